@@ -1,0 +1,160 @@
+"""An HTTP server that does as it is told: scripted answers over real sockets, for faults that no real server makes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Send nothing for so many seconds."""
+
+    seconds: float
+
+
+class Stall:
+    """Send nothing more until the client goes away."""
+
+
+class Reset:
+    """Break the connection off: the client sees a reset, not an end."""
+
+
+class Cut:
+    """Close the connection in the middle of the answer."""
+
+
+Step = bytes | Pause | Stall | Reset | Cut
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One scripted answer: a status line, headers, and a body sent step by step as chunks."""
+
+    steps: Sequence[Step] = ()
+    status: int = 200
+    content_type: str = "text/event-stream; charset=utf-8"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client sent."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+Script = Callable[[Request], Answer]
+"""Decides what to answer; runs in the server's thread."""
+
+
+@dataclass
+class ScriptedServer:
+    """A running server; `url` is its root."""
+
+    script: Script
+    url: str = ""
+    requests: list[Request] = field(default_factory=list)
+    open_connections: int = 0
+    """Falls to 0 when every client has let go."""
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the requests of one connection, one after another."""
+        self.open_connections += 1
+        try:
+            while request := await _read_request(reader):
+                self.requests.append(request)
+                await _send(writer, reader, self.script(request))
+        except (ConnectionError, asyncio.IncompleteReadError, _Broken):
+            pass
+        finally:
+            self.open_connections -= 1
+            writer.close()
+
+
+class _Broken(Exception):
+    pass
+
+
+async def _read_request(reader: asyncio.StreamReader) -> Request | None:
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    except asyncio.IncompleteReadError:
+        return None
+    first, *lines = head.strip().split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    body = await reader.readexactly(int(headers.get("content-length", 0)))
+    method, path, _ = first.split(" ", 2)
+    return Request(method, path, headers, body)
+
+
+async def _send(writer: asyncio.StreamWriter, reader: asyncio.StreamReader, answer: Answer) -> None:
+    head = f"HTTP/1.1 {answer.status} X\r\ncontent-type: {answer.content_type}\r\ntransfer-encoding: chunked\r\n\r\n"
+    writer.write(head.encode())
+    for step in answer.steps:
+        await _do(writer, reader, step)
+    writer.write(b"0\r\n\r\n")
+    await writer.drain()
+
+
+async def _do(writer: asyncio.StreamWriter, reader: asyncio.StreamReader, step: Step) -> None:
+    match step:
+        case bytes():
+            writer.write(b"%x\r\n%b\r\n" % (len(step), step))
+            await writer.drain()
+        case Pause():
+            await asyncio.sleep(step.seconds)
+        case Stall():
+            await reader.read()
+            raise _Broken
+        case Reset():
+            writer.transport.abort()
+            raise _Broken
+        case Cut():
+            raise _Broken
+
+
+@contextmanager
+def serving(script: Script | Answer) -> Iterator[ScriptedServer]:
+    """A server in a thread of its own on a free port of the loopback, until the block ends."""
+    server = ScriptedServer(script if callable(script) else lambda _request: script)
+    ready, stop = threading.Event(), asyncio.Event()
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=lambda: loop.run_until_complete(_serve(server, ready, stop)), daemon=True)
+    thread.start()
+    ready.wait(10)
+    try:
+        yield server
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(10)
+        loop.close()
+
+
+async def _serve(server: ScriptedServer, ready: threading.Event, stop: asyncio.Event) -> None:
+    listening = await asyncio.start_server(server.handle, "127.0.0.1", 0, limit=1 << 24)
+    server.url = "http://127.0.0.1:{}".format(listening.sockets[0].getsockname()[1])
+    ready.set()
+    await stop.wait()
+    listening.close()
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def data(payload: object) -> bytes:
+    """An event with this payload as JSON."""
+    return b"data: " + json.dumps(payload).encode() + b"\n\n"
