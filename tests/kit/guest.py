@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,9 @@ from tests.kit import builders
 
 CONFTEST = """
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,7 +81,8 @@ MACHINE = {
 class Guest:
     """The project, and what its next run finds: measurements, machine, profile."""
 
-    def __init__(self, pytester: pytest.Pytester) -> None:
+    def __init__(self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         self.pytester = pytester
         self.settings: dict[str, Any] = {
             "machine": dict(MACHINE),
@@ -95,9 +102,19 @@ class Guest:
         for measurement in measurements:
             self.write(f"measured/{measurement.depth:02}.json", to_json(measurement))
 
-    def run(self, *options: str) -> pytest.RunResult:
+    def run(self, *options: str, paths: tuple[str, ...] = ("perf",)) -> pytest.RunResult:
         self.write("settings.json", json.dumps(self.settings))
-        return self.pytester.runpytest_inprocess("perf", "-p", "no:cacheprovider", *options)
+        plugins = ("-p", "pytest_benchmark.plugin", "-p", "no:cacheprovider")
+        return self.pytester.runpytest_inprocess(*paths, *plugins, *options, no_reraise_ctrlc=True)
+
+    def shell(self, line: str) -> int:
+        """Exit status of a line of shell, run in the project with this Python and its tools first in the path."""
+        self.write("settings.json", json.dumps(self.settings))
+        path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+        root = str(builders.RECORDINGS.parent.parent)
+        environment = {**os.environ, "PATH": path, "PYTHONPATH": root, "PYTEST_PLUGINS": "pytest_benchmark.plugin"}
+        done = subprocess.run(["sh", "-c", line], cwd=self.pytester.path, env=environment, timeout=60, check=False)
+        return done.returncode
 
     def saved(self) -> list[Path]:
         """Files of the storage, oldest first."""
