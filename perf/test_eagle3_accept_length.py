@@ -1,0 +1,36 @@
+"""Tokens committed per verify: a property of the pair, exact where an oracle knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from fixtures.analysis import verdicts
+from fixtures.analysis.measurement import Measurement
+from fixtures.analysis.verdicts import Verdict
+from fixtures.profiles import Profile
+
+
+def test_eagle3_accept_length_holds_its_floor(
+    measurement: Measurement, profile: Profile, judge: Callable[[Verdict], None]
+) -> None:
+    judge(verdicts.accept_length(measurement, profile.floors.accept_length[measurement.depth]))
+
+
+def test_eagle3_accept_length_is_possible(measurement: Measurement) -> None:
+    most = measurement.depth + 1
+    impossible = [s for s in measurement.samples if not 1 <= s.accept_length <= most]
+    assert not impossible, (
+        f"{measurement.depth} steps commit between 1 and {most} tokens per verify, but "
+        + ", ".join(f"{s.prompt}: {s.tokens - 1} tokens / {s.verifies} verifies" for s in impossible)
+        + f" (counts from {measurement.accept_source}): the counts are wrong, so no accept length is to be believed"
+    )
+
+
+def test_eagle3_verify_counts_equal_the_oracles(
+    measurement: Measurement, oracle_verifies: Mapping[str, int] | None, judge: Callable[[Verdict], None]
+) -> None:
+    if oracle_verifies is None:
+        pytest.skip("the profile names no oracle, so there is nothing exact to compare with")
+    judge(verdicts.oracle_counts(measurement, oracle_verifies))

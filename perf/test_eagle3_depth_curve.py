@@ -1,0 +1,23 @@
+"""Over the depths of one session a deeper draft never commits fewer tokens per verify."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from fixtures.analysis import verdicts
+from fixtures.analysis.measurement import Measurement
+from fixtures.analysis.verdicts import Verdict
+from fixtures.profiles import Profile
+
+
+def test_eagle3_accept_length_does_not_fall_with_depth(
+    measurement: Measurement,
+    shallower: Mapping[int, float],
+    profile: Profile,
+    judge: Callable[[Verdict], None],
+) -> None:
+    if not shallower:
+        pytest.skip(f"nothing compared: {measurement.depth} steps have no shallower depth, measured or in an oracle")
+    judge(verdicts.depth_curve(measurement, shallower, tolerance=profile.floors.depth_tolerance))

@@ -1,0 +1,30 @@
+"""What runs is what was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fixtures.analysis.checks import Finding, launch_findings
+from fixtures.analysis.measurement import Measurement
+from fixtures.profiles import Profile
+
+Findings = Callable[[Measurement, tuple[Finding, ...]], None]
+
+
+def test_eagle3_server_is_what_was_asked(
+    measurement: Measurement, baseline: Measurement, profile: Profile, nothing_found: Findings
+) -> None:
+    nothing_found(measurement, findings(measurement, baseline, profile))
+
+
+def test_eagle3_baseline_does_not_speculate(baseline: Measurement, profile: Profile, nothing_found: Findings) -> None:
+    nothing_found(baseline, findings(baseline, baseline, profile))
+
+
+def findings(measurement: Measurement, baseline: Measurement, profile: Profile) -> tuple[Finding, ...]:
+    return launch_findings(
+        measurement.server.reported,
+        depth=measurement.depth,
+        expected_max_running_requests=profile.launch.max_running_requests,
+        baseline_reported=baseline.server.reported,
+    )

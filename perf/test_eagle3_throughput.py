@@ -1,0 +1,30 @@
+"""Speculation pays at least what its floor says, relative to the plain server of the same session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fixtures.analysis import verdicts
+from fixtures.analysis.measurement import Measurement
+from fixtures.analysis.verdicts import Verdict
+from fixtures.profiles import Profile
+
+
+@pytest.mark.benchmark(group="eagle3")
+def test_eagle3_baseline_throughput(baseline: Measurement, replayed: Callable[[Measurement], None]) -> None:
+    """The plain server has no floor within one session; --benchmark-compare-fail gates it across nights."""
+    replayed(baseline)
+
+
+@pytest.mark.benchmark(group="eagle3")
+def test_eagle3_throughput_holds_its_floor(
+    measurement: Measurement,
+    baseline: Measurement,
+    profile: Profile,
+    judge: Callable[[Verdict], None],
+    replayed: Callable[[Measurement], None],
+) -> None:
+    replayed(measurement)
+    judge(verdicts.throughput(measurement, baseline, profile.floors.throughput[measurement.depth]))

@@ -1,0 +1,134 @@
+"""The arrows between rooms: every import of the suite is read, those inside functions too."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+EVERYONE = {"profiles", "analysis"}
+"""Rooms that any other may ask."""
+
+ARROWS = {
+    "plugin": {"accelerators", "benchmark_storage", "day", "preflight", "replay", "report", "results", "sweep", "host"},
+    "day": {"accelerators", "host", "identity", "leftovers", "preflight", "results", "sweep"},
+    "sweep": {"accelerators", "engine", "host", "leftovers", "results", "workload"},
+    "workload": {"engine.client", "engine.acceptance", "engine.counting", "engine.transcript"},
+    "preflight": {"accelerators", "engine.ports", "host", "nccl", "pairs"},
+    "nccl": set(),
+    "leftovers": {"host"},
+    "host": {"accelerators"},
+    "accelerators": set(),
+    "identity": set(),
+    "replay": set(),
+    "benchmark_storage": {"replay"},
+    "references": {"results"},
+    "results": set(),
+    "report": set(),
+    "pairs": set(),
+    "engine": set(),
+    "profiles": set(),
+    "analysis": set(),
+}
+"""Room → the rooms it may import besides itself, profiles and analysis."""
+
+KNOW_NOTHING = {"profiles", "analysis", "engine/inside"}
+"""Rooms that import nothing of ours but themselves."""
+
+ENGINE_ARROWS = {
+    "client": {"stream", "transcript"},
+    "transcript": {"stream"},
+    "counting": {"client", "acceptance", "transcript"},
+    "acceptance": set(),
+    "stream": set(),
+    "server_log": set(),
+    "server_info": {"command"},
+    "command": set(),
+}
+"""Inside the engine: the pure parts know each other no more than this."""
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names that a file imports, `from a import b` as a.b."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import; write the whole name"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def ours(path: Path) -> set[str]:
+    return {name.removeprefix("fixtures.") for name in imports(path) if name.startswith("fixtures.")}
+
+
+def room_of(path: Path) -> str:
+    first = path.relative_to(ROOT / "fixtures").parts[0]
+    return first.removesuffix(".py")
+
+
+FILES = sorted(p for p in (ROOT / "fixtures").rglob("*.py") if p.name != "__init__.py" or p.read_text().strip())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_room_imports_only_what_the_plan_allows(path: Path) -> None:
+    room = room_of(path)
+    assert room in ARROWS, f"{path}: a room that the floor plan doesn't have"
+    inside = path.is_relative_to(ROOT / "fixtures/engine/inside")
+    allowed = {"engine.inside"} if inside else ARROWS[room] | {room}
+    if not inside and room not in KNOW_NOTHING:
+        allowed |= EVERYONE
+    wrong = {n for n in ours(path) if not any(n == a or n.startswith(f"{a}.") for a in allowed)}
+    assert not wrong, f"{path.relative_to(ROOT)} may import {sorted(allowed)}, not {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("name", sorted(ENGINE_ARROWS))
+def test_the_engines_pure_parts_stay_apart(name: str) -> None:
+    reached = {n.split(".")[1] for n in ours(ROOT / f"fixtures/engine/{name}.py") if n.startswith("engine.")}
+    assert reached <= ENGINE_ARROWS[name]
+
+
+def test_the_engine_does_not_know_what_happens_inside_the_server() -> None:
+    outside = [p for p in (ROOT / "fixtures/engine").glob("*.py")]
+    assert outside
+    assert not [p for p in outside if any(n.startswith("engine.inside") for n in ours(p))]
+
+
+def test_perf_asks_analysis_and_profiles_only() -> None:
+    files = sorted((ROOT / "perf").glob("*.py"))
+    assert files
+    wrong = {p.name: n for p in files for n in ours(p) if n.split(".")[0] not in EVERYONE}
+    assert not wrong
+
+
+def test_sglang_and_torch_are_imported_by_the_servers_interpreter_only() -> None:
+    heavy = {"sglang", "torch", "sgl_kernel", "transformers"}
+    wrong = {
+        str(p.relative_to(ROOT)): found
+        for p in FILES
+        if not p.is_relative_to(ROOT / "fixtures/engine/inside")
+        and p != ROOT / "fixtures/pairs/synthetic.py"
+        and (found := {n.split(".")[0] for n in imports(p)} & heavy)
+    }
+    assert not wrong
+
+
+def test_fixtures_init_stays_empty_since_the_servers_interpreter_passes_through_it() -> None:
+    for name in ("fixtures/__init__.py", "fixtures/engine/__init__.py", "fixtures/engine/inside/__init__.py"):
+        assert (ROOT / name).read_text() == ""
+
+
+def test_files_in_perf_and_tests_have_names_of_their_own() -> None:
+    perf = {p.name for p in (ROOT / "perf").glob("test_*.py")}
+    assert all(name.startswith("test_eagle3_") for name in perf)
+    assert not [p.name for p in (ROOT / "tests").glob("test_eagle3_*.py")]
+
+
+def test_no_file_grows_beyond_a_sitting() -> None:
+    long = {str(p.relative_to(ROOT)): n for p in FILES if (n := len(p.read_text().splitlines())) > 400}
+    assert not long
