@@ -278,17 +278,6 @@ def test_a_record_can_not_garble_the_terminal() -> None:
 # --- who a process is ---
 
 
-def test_a_process_that_names_itself_oddly_is_read() -> None:
-    text = "77 (a) R 1 (b)) S " + " ".join(str(n) for n in range(1, 30))
-    assert host.parse_stat(text) == ("S", 19)
-
-
-@pytest.mark.parametrize("text", ["", "1 (cut) S 1 2", "no parentheses"])
-def test_text_that_is_no_stat_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="stat"):
-        host.parse_stat(text)
-
-
 def test_a_living_process_is_not_gone() -> None:
     me = host.identity()
     assert me is not None
