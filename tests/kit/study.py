@@ -1,0 +1,111 @@
+"""The decision rule for thousands of nights at once, and the rules of others beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import binom, norm
+
+from fixtures.analysis import guards
+from fixtures.analysis.intervals import Rule, Session, spare
+from tests.kit.noise import Array
+
+HOLDS, FALLS_SHORT, UNDECIDED = 0, 1, -1
+
+
+@dataclass(frozen=True)
+class Nights:
+    """How each of many nights ended."""
+
+    outcome: Array
+    passes: Array
+
+    def share(self, outcome: int) -> float:
+        """Share of the nights that ended so."""
+        return float(np.mean(self.outcome == outcome))
+
+    def alarmed_within(self, passes: int) -> float:
+        """Share of the nights that fell short after at most so many passes."""
+        return float(np.mean((self.outcome == FALLS_SHORT) & (self.passes <= passes)))
+
+
+def decide(
+    tonight: Array, reference: Array, rule: Rule, session: Session | None = None, *, guarded: bool = True
+) -> Nights:
+    """`intervals.look` after each of the rule's looks, for all nights; both arrays are (nights, passes, prompts)."""
+    logs = tonight - np.median(reference, axis=1, keepdims=True)
+    residuals = np.sort(_residuals(reference), axis=1)
+    outcome = np.full(len(logs), UNDECIDED)
+    passes = np.full(len(logs), rule.looks[-1])
+    for taken in rule.looks:
+        now = _outcomes(logs[:, :taken], residuals, reference.shape[1], rule, session, guarded, taken)
+        open_ = (outcome == UNDECIDED) & (now != UNDECIDED)
+        outcome[open_], passes[open_] = now[open_], taken
+    return Nights(outcome, passes)
+
+
+def _residuals(reference: Array) -> Array:
+    count = reference.shape[1]
+    if count == 1:
+        return (reference - np.median(reference, axis=2, keepdims=True)).reshape(len(reference), -1)
+    scale = np.sqrt(count / (count - 1))
+    return ((reference - np.median(reference, axis=1, keepdims=True)) * scale).reshape(len(reference), -1)
+
+
+def _outcomes(
+    logs: Array, residuals: Array, reference_passes: int, rule: Rule, session: Session | None, guarded: bool, taken: int
+) -> Array:
+    lower, upper = bounds(logs, residuals, rule, session)
+    holds, falls = upper < np.log1p(rule.delta), lower > 0
+    now = np.where(holds, HOLDS, np.where(falls, FALLS_SHORT, UNDECIDED))
+    if guarded:
+        suspected, certain = _alarms(logs, reference_passes, rule)
+        if taken < rule.looks[-1]:
+            now = np.where(holds & suspected, UNDECIDED, now)
+        now = np.where(certain, FALLS_SHORT, now)
+    return now
+
+
+def bounds(logs: Array, residuals: Array, rule: Rule, session: Session | None = None) -> tuple[Array, Array]:
+    """`intervals.estimate` for all nights; residuals are sorted."""
+    alpha, beta = rule.alpha / len(rule.looks), rule.beta / len(rule.looks)
+    flat = np.sort(logs.reshape(len(logs), -1), axis=1)
+    low, centre, high = _sign(flat, alpha, beta)
+    ref_low, ref_centre, ref_high = _sign(residuals, beta, alpha)
+    error = (session or Session()).error
+    below, above = (norm.isf(level / rule.boots) * error for level in (rule.alpha, rule.beta))
+    middle = centre - ref_centre
+    down = np.sqrt((centre - low) ** 2 + (ref_high - ref_centre) ** 2 + below**2)
+    up = np.sqrt((high - centre) ** 2 + (ref_centre - ref_low) ** 2 + above**2)
+    return middle - down, middle + up
+
+
+def _sign(ordered: Array, alpha: float, beta: float) -> tuple[Array, Array, Array]:
+    count = ordered.shape[1]
+    q, r = spare(count, alpha), spare(count, beta)
+    infinite = np.full(len(ordered), np.inf)
+    return (
+        ordered[:, q] if q >= 0 else -infinite,
+        np.median(ordered, axis=1),
+        ordered[:, count - 1 - r] if r >= 0 else infinite,
+    )
+
+
+def _alarms(logs: Array, reference_passes: int, rule: Rule) -> tuple[Array, Array]:
+    nights, taken, prompts = logs.shape
+    alpha = rule.alpha / len(rule.looks)
+    flat = logs.reshape(nights, -1)
+    deviations = flat - np.median(flat, axis=1, keepdims=True)
+    noise = 1.4826 * np.median(np.abs(deviations), axis=1)
+    scatter = 1.2533 * noise * np.sqrt(1 / taken + 1 / reference_passes)
+    middle = np.median(logs, axis=1)
+    slow = (logs.min(axis=1) > np.log1p(rule.delta)) & (
+        middle > guards.TAILS * norm.isf(alpha / prompts) * scatter[:, None]
+    )
+    fence = np.maximum(np.log1p(rule.delta), guards.FENCE * noise)
+    count = (deviations > fence[:, None]).sum(axis=1)
+    chance = binom.sf(count - 1, taken * prompts, guards.USUAL_OUTLIERS)
+    suspected = slow.any(axis=1) | (chance <= guards.SUSPICION)
+    certain = (slow.any(axis=1) & (taken >= guards.PASSES)) | (chance <= alpha)
+    return suspected, certain
