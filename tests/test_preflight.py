@@ -179,7 +179,8 @@ def test_a_pair_that_does_not_fit_is_refused_line_by_line(tiny: Profile) -> None
 
 def test_layer_ids_other_than_the_profiles_are_refused(tiny: Profile) -> None:
     ids = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}}
-    (finding,) = not_fine(tiny, facts(tiny, draft=Config("d", {**config("draft").keys, **ids})))
+    pinned = tiny.model_copy(update={"pair": tiny.pair.model_copy(update={"aux_layer_ids": (1, 2, 4)})})
+    (finding,) = not_fine(pinned, facts(tiny, draft=Config("d", {**config("draft").keys, **ids})))
     assert "pair.aux_layer_ids expects [1, 2, 4]" in finding.text
 
 
