@@ -13,7 +13,7 @@ EVERYONE = {"profiles", "analysis"}
 """Rooms that any other may ask."""
 
 ARROWS = {
-    "plugin": {"benchmark_storage", "day", "replay", "sweep"},
+    "plugin": {"benchmark_storage", "day", "replay", "report", "sweep"},
     "day": {
         "accelerators",
         "engine.command",
@@ -27,7 +27,7 @@ ARROWS = {
         "resume",
         "sweep",
     },
-    "sweep": {"engine", "results", "workload"},
+    "sweep": {"engine", "report", "results", "workload"},
     "workload": {"engine.client", "engine.acceptance", "engine.counting", "engine.transcript"},
     "preflight": {"accelerators", "engine.ports", "host", "nccl", "pairs"},
     "nccl": set(),
