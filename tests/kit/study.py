@@ -39,9 +39,15 @@ def decide(
     outcome = np.full(len(logs), UNDECIDED)
     passes = np.full(len(logs), rule.looks[-1])
     for taken in rule.looks:
-        now = _outcomes(logs[:, :taken], residuals, reference.shape[1], rule, session, guarded, taken)
-        open_ = (outcome == UNDECIDED) & (now != UNDECIDED)
-        outcome[open_], passes[open_] = now[open_], taken
+        lower, upper = bounds(logs[:, :taken], residuals, rule, session)
+        holds = upper < np.log1p(rule.delta)
+        now = np.where(holds, HOLDS, np.where(lower > 0, FALLS_SHORT, UNDECIDED))
+        if guarded:
+            suspected, certain = _alarms(logs[:, :taken], reference.shape[1], rule)
+            now[holds & suspected & (taken < rule.looks[-1])] = UNDECIDED
+            now[certain] = FALLS_SHORT
+        fresh = (outcome == UNDECIDED) & (now != UNDECIDED)
+        outcome[fresh], passes[fresh] = now[fresh], taken
     return Nights(outcome, passes)
 
 
@@ -51,20 +57,6 @@ def _residuals(reference: Array) -> Array:
         return (reference - np.median(reference, axis=2, keepdims=True)).reshape(len(reference), -1)
     scale = np.sqrt(count / (count - 1))
     return ((reference - np.median(reference, axis=1, keepdims=True)) * scale).reshape(len(reference), -1)
-
-
-def _outcomes(
-    logs: Array, residuals: Array, reference_passes: int, rule: Rule, session: Session | None, guarded: bool, taken: int
-) -> Array:
-    lower, upper = bounds(logs, residuals, rule, session)
-    holds, falls = upper < np.log1p(rule.delta), lower > 0
-    now = np.where(holds, HOLDS, np.where(falls, FALLS_SHORT, UNDECIDED))
-    if guarded:
-        suspected, certain = _alarms(logs, reference_passes, rule)
-        if taken < rule.looks[-1]:
-            now = np.where(holds & suspected, UNDECIDED, now)
-        now = np.where(certain, FALLS_SHORT, now)
-    return now
 
 
 def bounds(logs: Array, residuals: Array, rule: Rule, session: Session | None = None) -> tuple[Array, Array]:
@@ -96,11 +88,12 @@ def _alarms(logs: Array, reference_passes: int, rule: Rule) -> tuple[Array, Arra
     nights, taken, prompts = logs.shape
     alpha = rule.alpha / len(rule.looks)
     flat = logs.reshape(nights, -1)
-    deviations = flat - np.median(flat, axis=1, keepdims=True)
+    centre = np.median(flat, axis=1)[:, None]
+    deviations = flat - centre
     noise = 1.4826 * np.median(np.abs(deviations), axis=1)
     scatter = 1.2533 * noise * np.sqrt(1 / taken + 1 / reference_passes)
-    middle = np.median(logs, axis=1)
-    slow = (logs.min(axis=1) > np.log1p(rule.delta)) & (
+    middle = np.median(logs, axis=1) - centre
+    slow = (logs.min(axis=1) - centre > np.log1p(rule.delta)) & (
         middle > guards.TAILS * norm.isf(alpha / prompts) * scatter[:, None]
     )
     fence = np.maximum(np.log1p(rule.delta), guards.FENCE * noise)

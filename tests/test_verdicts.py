@@ -1,0 +1,329 @@
+"""What is said about floors, texts and counts, and how."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from hashlib import sha256
+
+import pytest
+
+from fixtures.analysis import verdicts
+from fixtures.analysis.measurement import Measurement, Sample
+from fixtures.analysis.verdicts import Outcome, Verdict
+from tests.kit.builders import RECORDINGS, from_noise_recording, measurement, sample, slowed
+
+HOLDS, FALLS_SHORT, UNDECIDED = Outcome.HOLDS, Outcome.FALLS_SHORT, Outcome.UNDECIDED
+
+
+def speculative(prompts: int = 24, *, factor: float = 1.0, scatter: float = 0.03) -> Measurement:
+    """200 tok/s, accept length 2, cycles of 10 ms that scatter by 3 %."""
+    return measurement(2, scattered(sample(decode_s=0.5 * factor), prompts, scatter))
+
+
+def plain(prompts: int = 24, *, tokens_per_s: float = 100) -> Measurement:
+    return measurement(0, scattered(sample(decode_s=100 / tokens_per_s, verifies=100), prompts, 0.0))
+
+
+def scattered(like: Sample, prompts: int, scatter: float) -> tuple[Sample, ...]:
+    each = (1 + scatter, 1 - scatter)
+    return tuple(replace(like, prompt=f"p{n}", decode_s=like.decode_s * each[n % 2]) for n in range(prompts))
+
+
+def saying(text: str, prompt: str = "p0", repeat: int = 0) -> Sample:
+    return replace(sample(prompt, repeat=repeat), text=text, text_sha256=sha256(text.encode()).hexdigest())
+
+
+def with_counts(*verifies: int, depth: int = 2, prompt: str = "p0") -> Measurement:
+    return measurement(depth, tuple(sample(prompt, repeat=k, verifies=v) for k, v in enumerate(verifies)))
+
+
+# Throughput
+
+
+def test_twice_the_baseline_holds_a_floor_of_one_and_a_half() -> None:
+    seen = verdicts.throughput(speculative(), plain(), 1.5)
+    assert seen.outcome is HOLDS
+    assert seen.estimate == pytest.approx(2.0, rel=0.001)
+    assert seen.lower == pytest.approx(2 / 1.03)
+    assert seen.upper == pytest.approx(2 / 0.97)
+    assert seen.samples == 24
+
+
+def test_every_verify_twice_as_slow_falls_short_of_the_throughputs_floor_and_not_of_the_accept_lengths() -> None:
+    slow = speculative(factor=2.0)
+    assert verdicts.throughput(slow, plain(), 1.5).outcome is FALLS_SHORT
+    assert verdicts.accept_length(slow, 1.9).outcome is HOLDS
+
+
+def test_a_floor_inside_the_interval_is_undecided() -> None:
+    seen = verdicts.throughput(speculative(), plain(), 2.0)
+    assert seen.outcome is UNDECIDED
+    assert "straddles the floor" in seen.message
+
+
+def test_the_spread_of_accept_lengths_does_not_widen_the_interval() -> None:
+    """Two kinds of prompts, accept length 1.25 and 5; every cycle 10 ms, 1.5 plain tokens."""
+    samples = tuple(sample(f"p{n}", verifies=v, decode_s=v * 0.010) for n, v in enumerate((80, 20) * 12))
+    seen = verdicts.throughput(measurement(2, samples), plain(tokens_per_s=150), 1.2)
+    assert seen.estimate == pytest.approx(2 / 1.5)
+    assert seen.upper == pytest.approx(seen.lower)
+
+
+def test_one_completion_that_hung_for_a_minute_does_not_move_the_estimate() -> None:
+    hung = speculative()
+    hung = replace(hung, samples=(replace(hung.samples[0], decode_s=60.0), *hung.samples[1:]))
+    assert verdicts.throughput(hung, plain(), 1.5).estimate == pytest.approx(2.0, rel=0.05)
+
+
+def test_seven_samples_are_undecided_and_say_how_many_are_needed() -> None:
+    seen = verdicts.throughput(speculative(7), plain(7), 1.5)
+    assert seen.outcome is UNDECIDED
+    assert (seen.lower, seen.upper) == (0.0, math.inf)
+    assert "7 samples can't give an interval: at least 8 are needed" in seen.message
+
+
+def test_prompts_without_a_baseline_are_left_out_and_said() -> None:
+    seen = verdicts.throughput(speculative(24), plain(20), 1.5)
+    assert seen.samples == 20
+    assert "4 prompts without a partner left out" in seen.message
+
+
+def test_nothing_in_common_is_undecided_never_held() -> None:
+    strangers = measurement(0, (sample("other", decode_s=1.0, verifies=100),))
+    seen = verdicts.throughput(speculative(), strangers, 1.5)
+    assert seen.outcome is UNDECIDED
+    assert "compared with nothing" in seen.message
+
+
+def test_samples_pair_with_the_baseline_of_their_own_pass() -> None:
+    """Both servers half as fast in the second pass: the ratio doesn't move."""
+    both = [
+        measurement(
+            depth,
+            tuple(
+                replace(like, prompt=f"p{n}", repeat=k, decode_s=like.decode_s * (1 + k))
+                for k in (0, 1)
+                for n in range(10)
+            ),
+        )
+        for depth, like in ((2, sample()), (0, sample(decode_s=1.0, verifies=100)))
+    ]
+    seen = verdicts.throughput(both[0], both[1], 1.5)
+    assert (seen.lower, seen.estimate, seen.upper) == pytest.approx((2.0, 2.0, 2.0))
+
+
+def test_a_pass_that_the_baseline_lacks_pairs_with_its_median() -> None:
+    second = replace(
+        speculative(scatter=0.0), samples=tuple(replace(s, repeat=7) for s in speculative(scatter=0.0).samples)
+    )
+    assert verdicts.throughput(second, plain(), 1.5).estimate == pytest.approx(2.0)
+
+
+def test_the_message_tells_what_fell_by_how_much_and_from_what() -> None:
+    seen = verdicts.throughput(speculative(factor=2.0), plain(), 1.5, accept_length_floor=1.9)
+    for part in (
+        "Throughput at 2 steps falls short of its floor of 1.500 × baseline",
+        "100.0 tok/s plain, 100.0 tok/s speculative",
+        "interval 0.971 to 1.031",
+        "-33.3 % from the floor",
+        "24 samples of 24 prompts",
+        "paired with the plain server of this session (SGLang 0.5.23)",
+        "2.000 tokens per verify",
+        "a cycle of 20.00 ms costs as much as 2.00 plain tokens",
+        "the floor asks for at most 1.33",
+        "the cycle's time is the likely side",
+    ):
+        assert part in seen.message
+
+
+def test_a_short_accept_length_is_named_as_the_likely_side() -> None:
+    seen = verdicts.throughput(speculative(), plain(), 3.0, accept_length_floor=2.5)
+    assert "the draft is the likely side" in seen.message
+
+
+def test_recorded_passes_on_a_shared_cpu_hold_a_floor_a_quarter_below_the_seen_ratio() -> None:
+    folder = RECORDINGS / "cpu-sglang-0.5.23"
+    base, deep = (from_noise_recording(folder / f"noise_cpu_{n}.json", d) for n, d in (("base", 0), ("d2", 2)))
+    for k in range(6):
+        one, other = (replace(m, samples=tuple(s for s in m.samples if s.repeat == k)) for m in (deep, base))
+        assert verdicts.throughput(one, other, 0.75 * 1.11).outcome is not FALLS_SHORT
+        assert verdicts.throughput(slowed(one, 2.0), other, 0.75 * 1.11).outcome is FALLS_SHORT
+
+
+# Accept length
+
+
+def test_counts_that_do_not_move_make_accept_length_exact() -> None:
+    seen = verdicts.accept_length(with_counts(50, 50, 50), 2.0)
+    assert (seen.outcome, seen.lower, seen.estimate, seen.upper) == (HOLDS, 2.0, 2.0, 2.0)
+    assert "exact for these prompts" in seen.message
+
+
+def test_accept_length_below_its_floor_by_a_hair_falls_short() -> None:
+    seen = verdicts.accept_length(with_counts(51), 2.0)
+    assert seen.outcome is FALLS_SHORT
+    assert "1.961 (-2.0 %), 100 tokens in 51 verifies" in seen.message
+    assert "Time plays no part" in seen.message
+
+
+def test_counts_that_move_around_the_floor_are_undecided() -> None:
+    seen = verdicts.accept_length(with_counts(49, 51), 2.0)
+    assert (seen.outcome, seen.lower, seen.upper) == (UNDECIDED, pytest.approx(100 / 51), pytest.approx(100 / 49))
+    assert "Counts of 1 prompt moved between passes (p0)" in seen.message
+
+
+def test_no_sample_is_undecided() -> None:
+    assert verdicts.accept_length(replace(with_counts(50), samples=()), 2.0).outcome is UNDECIDED
+
+
+@pytest.mark.parametrize(("verifies", "outcome"), [(34, HOLDS), (100, HOLDS), (33, FALLS_SHORT), (101, FALLS_SHORT)])
+def test_two_steps_commit_between_one_and_three_tokens_per_verify(verifies: int, outcome: Outcome) -> None:
+    seen = verdicts.accept_bounds(with_counts(verifies))
+    assert seen.outcome is outcome
+    assert ("impossible" in seen.message) is (outcome is FALLS_SHORT)
+
+
+# The curve over depths
+
+
+def test_a_deeper_draft_may_lose_its_tolerance_and_no_more() -> None:
+    here = with_counts(50, depth=3)
+    assert verdicts.depth_curve(here, {2: 2.04}, tolerance=0.02).outcome is HOLDS
+    short = verdicts.depth_curve(here, {2: 2.05}, tolerance=0.02)
+    assert short.outcome is FALLS_SHORT
+    assert "falls from 2 steps to 3 steps: 2.050 to 2.000" in short.message
+
+
+def test_small_falls_do_not_add_up_since_the_best_shallower_depth_counts() -> None:
+    assert (
+        verdicts.depth_curve(with_counts(50, depth=5), {1: 2.07, 2: 2.06, 3: 2.02}, tolerance=0.02).outcome
+        is FALLS_SHORT
+    )
+
+
+def test_one_depth_alone_compares_nothing_and_says_so() -> None:
+    seen = verdicts.depth_curve(with_counts(50), {}, tolerance=0.02)
+    assert seen.outcome is UNDECIDED
+    assert "compared with nothing" in seen.message
+
+
+# The best depth
+
+
+def at(depth: int, tokens_per_s: float) -> Measurement:
+    return measurement(depth, (sample(tokens=101, decode_s=100 / tokens_per_s),))
+
+
+def test_the_fastest_depth_is_the_best() -> None:
+    assert verdicts.best_depth({0: at(0, 100), 2: at(2, 120), 5: at(5, 110)}) == 2
+
+
+def test_within_one_percent_the_smaller_depth_wins() -> None:
+    assert verdicts.best_depth({1: at(1, 119.5), 2: at(2, 120)}) == 1
+    assert verdicts.best_depth({1: at(1, 118), 2: at(2, 120)}) == 2
+
+
+def test_no_speculation_may_be_the_best() -> None:
+    assert verdicts.best_depth({0: at(0, 100), 1: at(1, 100.5)}) == 0
+
+
+def test_depths_are_compared_on_common_prompts_alone() -> None:
+    easy = measurement(2, (sample("easy", decode_s=0.1), sample("p0", decode_s=1.0)))
+    assert verdicts.best_depth({1: at(1, 150), 2: easy}) == 1
+
+
+def test_without_a_common_prompt_there_is_no_best_depth() -> None:
+    with pytest.raises(ValueError, match=r"no prompt is common to the depths \[1, 2\]"):
+        verdicts.best_depth({1: at(1, 100), 2: measurement(2, (sample("other"),))})
+
+
+# Texts
+
+
+def test_equal_texts_hold() -> None:
+    both = [measurement(d, (saying("In the beginning"),)) for d in (2, 0)]
+    assert verdicts.identical_text(both[0], both[1], 0.0).outcome is HOLDS
+
+
+def test_a_different_text_is_shown_where_it_begins_to_differ() -> None:
+    base = measurement(0, (saying("In the beginning God created"),))
+    here = measurement(2, (saying("In the beginning God rested"),))
+    seen = verdicts.identical_text(here, base, 0.0)
+    assert seen.outcome is FALLS_SHORT
+    assert "p0 from character 21: 'n the beginning God created' became 'n the beginning God rested'" in seen.message
+
+
+def test_a_text_that_ends_early_differs_at_its_end() -> None:
+    base, here = measurement(0, (saying("abcdef"),)), measurement(2, (saying("abc"),))
+    assert "p0 from character 3: 'abcdef' became 'abc'" in verdicts.identical_text(here, base, 0.0).message
+
+
+def test_control_characters_reach_no_terminal() -> None:
+    base, here = measurement(0, (saying("a\x1b[31mb"),)), measurement(2, (saying("a\x1b[0m\u202ec\n"),))
+    message = verdicts.identical_text(here, base, 0.0).message
+    assert message.isprintable()
+    assert r"\x1b[0m\u202ec\n" in message
+
+
+def test_a_difference_in_a_later_pass_counts() -> None:
+    base = measurement(0, (saying("same"),))
+    here = measurement(2, (saying("same"), saying("some", repeat=1)))
+    assert verdicts.identical_text(here, base, 0.0).outcome is FALLS_SHORT
+
+
+@pytest.mark.parametrize(("allowed", "outcome"), [(0.24, FALLS_SHORT), (0.25, HOLDS)])
+def test_a_stated_share_of_prompts_may_differ(allowed: float, outcome: Outcome) -> None:
+    base = measurement(0, tuple(saying("same", f"p{n}") for n in range(4)))
+    here = measurement(2, (saying("other", "p0"), *(saying("same", f"p{n}") for n in range(1, 4))))
+    assert verdicts.identical_text(here, base, allowed).outcome is outcome
+
+
+def test_texts_of_different_prompts_are_compared_with_nothing() -> None:
+    seen = verdicts.identical_text(measurement(2, (saying("a", "x"),)), measurement(0, (saying("a", "y"),)), 0.0)
+    assert seen.outcome is UNDECIDED
+
+
+# Oracles
+
+
+def test_equal_counts_hold() -> None:
+    assert verdicts.oracle_counts(with_counts(50, 50), {"p0": 50}).outcome is HOLDS
+
+
+def test_a_count_off_by_one_falls_short_and_is_named() -> None:
+    seen = verdicts.oracle_counts(with_counts(50, 51), {"p0": 50})
+    assert seen.outcome is FALLS_SHORT
+    assert "p0: 50, 51 instead of 50; +0.5 verifies per pass" in seen.message
+
+
+def test_prompts_that_the_oracle_lacks_are_said_to_be_not_compared() -> None:
+    both = measurement(2, (sample("known"), sample("new")))
+    seen = verdicts.oracle_counts(both, {"known": 50})
+    assert seen.outcome is HOLDS
+    assert "1 prompt not in the oracle" in seen.message
+    assert verdicts.oracle_counts(both, {}).outcome is UNDECIDED
+
+
+# What fails a test
+
+
+def verdict(outcome: Outcome) -> Verdict:
+    return Verdict("throughput", 2, outcome, 1.0, 0.9, 1.1, 1.0, 24, "")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "undecided", "nights", "expected"),
+    [
+        (HOLDS, "fail", 9, False),
+        (FALLS_SHORT, "warn", 1, True),
+        (UNDECIDED, "warn", 1, False),
+        (UNDECIDED, "warn", 2, False),
+        (UNDECIDED, "warn", 3, True),
+        (UNDECIDED, "fail", 1, True),
+    ],
+)
+def test_undecided_fails_on_the_third_night_or_at_once_if_asked(
+    outcome: Outcome, undecided: str, nights: int, expected: bool
+) -> None:
+    assert verdicts.fails(verdict(outcome), undecided=undecided, nights=nights) is expected  # type: ignore[arg-type]
