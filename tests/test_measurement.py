@@ -1,0 +1,69 @@
+"""Figures follow from samples by arithmetic that anyone can check, and a file gives back what was written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from fixtures.analysis.measurement import MeasurementError, Refusal, common_prompts, from_json, ratio, to_json
+from tests.kit.builders import measurement, sample
+
+
+def test_throughput_is_decode_tokens_over_decode_time() -> None:
+    assert sample(tokens=101, decode_s=0.5).throughput == 200.0
+
+
+def test_accept_length_does_not_count_the_prefills_token() -> None:
+    assert sample(tokens=101, verifies=50).accept_length == 2.0
+
+
+def test_figures_of_a_measurement_are_pooled_not_averaged() -> None:
+    two = measurement(2, (sample("a", tokens=101, decode_s=0.5, verifies=50), sample("b", tokens=301, decode_s=1.5)))
+    assert two.throughput == 400 / 2.0
+    assert two.accept_length == 400 / 100
+    assert two.seconds_per_cycle == 2.0 / 100
+
+
+def test_throughput_is_accept_length_over_seconds_per_cycle() -> None:
+    one = measurement(2, (sample("a", decode_s=0.37, verifies=41), sample("b", decode_s=0.71, verifies=63)))
+    assert one.throughput == pytest.approx(one.accept_length / one.seconds_per_cycle, rel=1e-12)
+
+
+def test_the_ratio_is_of_pooled_throughputs() -> None:
+    assert ratio(measurement(2), measurement(0)) == 2.0
+
+
+def test_samples_of_a_prompt_come_by_repeat() -> None:
+    mixed = measurement(2, (sample("a", repeat=1), sample("b"), sample("a")))
+    assert [s.repeat for s in mixed.of_prompt("a")] == [0, 1]
+    assert mixed.prompts() == ("a", "b")
+
+
+def test_common_prompts_are_those_that_all_have() -> None:
+    assert common_prompts([measurement(2, (sample("a"), sample("b"))), measurement(0, (sample("b"),))]) == {"b"}
+
+
+def test_what_is_written_is_read_back_equal() -> None:
+    full = measurement(
+        2,
+        (replace(sample("a"), accepted_histogram=(1, 2, 3), text="é\x1b[2J\u2028"), sample("b")),
+        refusals=(Refusal("c", 0, "HTTP 500"),),
+        host={"gpu": "H200"},
+        seconds={"boot": 13.0},
+    )
+    assert from_json(to_json(full)) == full
+
+
+def test_control_characters_of_a_text_are_escaped_in_the_file() -> None:
+    assert "\x1b" not in to_json(measurement(2, (replace(sample("a"), text="\x1b[2J"),)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"schema": 2}', '{"schema": 1, "samples": []}', json.dumps({"schema": 1, "server": 3})],
+)
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(MeasurementError):
+        from_json(text)

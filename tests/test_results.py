@@ -1,0 +1,78 @@
+"""The folder of a sweep: private, never overwritten, complete files only."""
+
+from __future__ import annotations
+
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from fixtures import plan, results
+from tests.kit.builders import measurement
+
+NOW = datetime(2026, 11, 29, 3, 15, tzinfo=UTC)
+
+
+def test_a_fresh_folder_is_named_by_time_and_profile_and_private(tmp_path: Path) -> None:
+    folder = results.fresh_folder(tmp_path, "cpu-tiny", NOW)
+    assert folder == tmp_path / "20261129T031500-cpu-tiny"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_two_sweeps_of_one_second_get_folders_of_their_own(tmp_path: Path) -> None:
+    first = results.fresh_folder(tmp_path, "p", NOW)
+    assert results.fresh_folder(tmp_path, "p", NOW) == first.with_name(f"{first.name}-2")
+
+
+def test_what_is_written_is_read_again_by_depth(tmp_path: Path) -> None:
+    for depth in (10, 2, 0):
+        results.write(tmp_path, measurement(depth))
+    assert [m.depth for m in results.read(tmp_path)] == [0, 2, 10]
+    assert list(results.read(tmp_path))[1] == measurement(2)
+
+
+def test_files_are_private(tmp_path: Path) -> None:
+    assert stat.S_IMODE(results.write(tmp_path, measurement(2)).stat().st_mode) == 0o600
+
+
+def test_an_earlier_sweep_in_the_folder_is_moved_aside_whole(tmp_path: Path) -> None:
+    results.write(tmp_path, measurement(2))
+    (tmp_path / "depth-2.log").write_text("earlier")
+    (tmp_path / "notes.txt").write_text("mine")
+    results.prepare(tmp_path, NOW)
+    (aside,) = tmp_path.glob("before-20261129T031500-*")
+    assert sorted(p.name for p in aside.iterdir()) == ["depth-2.json", "depth-2.log"]
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert list(results.read(tmp_path)) == []
+
+
+def test_a_folder_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(results.ResultsError, match=r"--perf-results .*taken: File exists"):
+        results.prepare(tmp_path / "taken", NOW)
+
+
+def test_a_write_that_fails_leaves_the_earlier_file_and_no_debris(tmp_path: Path) -> None:
+    path = results.write_atomically(tmp_path / "a.json", "first")
+    with pytest.raises(UnicodeEncodeError):
+        results.write_atomically(path, "\ud800")
+    assert path.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_is_no_measurement_is_named_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "depth-2.json").write_text('{"schema": 1}')
+    with pytest.raises(results.ResultsError, match=r"depth-2\.json: not a measurement: .*Remove the file"):
+        list(results.read(tmp_path))
+
+
+def test_the_last_sweep_of_a_profile_is_found_and_gives_the_time_to_expect(tmp_path: Path) -> None:
+    for day, boot_s in (("20261128T000000-cpu-tiny", 20.0), ("20261129T000000-cpu-tiny", 13.0)):
+        (tmp_path / day).mkdir()
+        for depth in (0, 1, 2, 3, 5, 10):
+            results.write(tmp_path / day, measurement(depth, seconds={"boot": boot_s, "measure": 17.0}))
+    last = plan.last_sweep(tmp_path, "cpu-tiny")
+    assert {depth: m.seconds["boot"] for depth, m in last.items()} == dict.fromkeys((0, 1, 2, 3, 5, 10), 13.0)
+    assert plan.last_sweep(tmp_path, "another") == {}
+    assert plan.seconds(last[2]) == 30.0
