@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +31,8 @@ class Cut:
     """Close the connection in the middle of the answer."""
 
 
-Step = bytes | Pause | Stall | Reset | Cut
+Step = bytes | Pause | Stall | Reset | Cut | Callable[[], None]
+"""Bytes are sent as one chunk; a function is called."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,10 @@ Script = Callable[[Request], Answer]
 """Decides what to answer; runs in the server's thread."""
 
 
+class _BrokenOff(Exception):  # noqa: N818 - ends a connection, is no error
+    pass
+
+
 @dataclass
 class ScriptedServer:
     """A running server; `url` is its root."""
@@ -67,25 +73,38 @@ class ScriptedServer:
     script: Script
     url: str = ""
     requests: list[Request] = field(default_factory=list)
-    open_connections: int = 0
-    """Falls to 0 when every client has let go."""
+    most_connections: int = 0
+    """At one time."""
+    _open: int = 0
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def let_go(self, limit_s: float = 5.0) -> bool:
+        """Whether every client has closed its connections, waiting a little for the last to show."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._open == 0, limit_s)
+
+    def paths(self) -> list[str]:
+        """What was asked for, in order."""
+        return [request.path for request in self.requests]
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection, one after another."""
-        self.open_connections += 1
+        self._count(1)
         try:
             while request := await _read_request(reader):
                 self.requests.append(request)
                 await _send(writer, reader, self.script(request))
-        except (ConnectionError, asyncio.IncompleteReadError, _Broken):
+        except (ConnectionError, asyncio.IncompleteReadError, _BrokenOff):
             pass
         finally:
-            self.open_connections -= 1
             writer.close()
+            self._count(-1)
 
-
-class _Broken(Exception):
-    pass
+    def _count(self, change: int) -> None:
+        with self._changed:
+            self._open += change
+            self.most_connections = max(self.most_connections, self._open)
+            self._changed.notify_all()
 
 
 async def _read_request(reader: asyncio.StreamReader) -> Request | None:
@@ -118,23 +137,32 @@ async def _do(writer: asyncio.StreamWriter, reader: asyncio.StreamReader, step: 
             await asyncio.sleep(step.seconds)
         case Stall():
             await reader.read()
-            raise _Broken
+            raise _BrokenOff
         case Reset():
             writer.transport.abort()
-            raise _Broken
+            raise _BrokenOff
         case Cut():
-            raise _Broken
+            raise _BrokenOff
+        case _:
+            step()
 
 
 @contextmanager
-def serving(script: Script | Answer) -> Iterator[ScriptedServer]:
-    """A server in a thread of its own on a free port of the loopback, until the block ends."""
-    server = ScriptedServer(script if callable(script) else lambda _request: script)
+def serving(script: Script | Answer, port: int = 0) -> Iterator[ScriptedServer]:
+    """A server in a thread of its own on this port of the loopback (0: a free one), until the block ends.
+
+    Raises OSError if the port is taken.
+    """
+    listening = socket.create_server(("127.0.0.1", port))
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server = ScriptedServer(script if callable(script) else lambda _request: script, url)
     ready, stop = threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=lambda: loop.run_until_complete(_serve(server, ready, stop)), daemon=True)
+    thread = threading.Thread(
+        target=lambda: loop.run_until_complete(_serve(server, listening, ready, stop)), daemon=True
+    )
     thread.start()
-    ready.wait(10)
+    assert ready.wait(10), "the scripted server didn't start"
     try:
         yield server
     finally:
@@ -143,18 +171,12 @@ def serving(script: Script | Answer) -> Iterator[ScriptedServer]:
         loop.close()
 
 
-async def _serve(server: ScriptedServer, ready: threading.Event, stop: asyncio.Event) -> None:
-    listening = await asyncio.start_server(server.handle, "127.0.0.1", 0, limit=1 << 24)
-    server.url = "http://127.0.0.1:{}".format(listening.sockets[0].getsockname()[1])
+async def _serve(server: ScriptedServer, listening: socket.socket, ready: threading.Event, stop: asyncio.Event) -> None:
+    accepting = await asyncio.start_server(server.handle, sock=listening, limit=1 << 24)
     ready.set()
     await stop.wait()
-    listening.close()
+    accepting.close()
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
-
-
-def data(payload: object) -> bytes:
-    """An event with this payload as JSON."""
-    return b"data: " + json.dumps(payload).encode() + b"\n\n"
