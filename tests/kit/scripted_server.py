@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,7 +39,7 @@ Step = bytes | Pause | Stall | Reset | Cut | Callable[[], None]
 class Answer:
     """One scripted answer: a status line, headers, and a body sent step by step as chunks."""
 
-    steps: Sequence[Step] = ()
+    steps: Iterable[Step] = ()
     status: int = 200
     content_type: str = "text/event-stream; charset=utf-8"
 
@@ -153,7 +153,10 @@ def serving(script: Script | Answer, port: int = 0) -> Iterator[ScriptedServer]:
 
     Raises OSError if the port is taken.
     """
-    listening = socket.create_server(("127.0.0.1", port))
+    # asyncio turns Nagle's algorithm off only where the protocol is named; with it, chunks arrive in lumps.
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.bind(("127.0.0.1", port))
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     server = ScriptedServer(script if callable(script) else lambda _request: script, url)
     ready, stop = threading.Event(), asyncio.Event()
