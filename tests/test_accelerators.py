@@ -141,3 +141,16 @@ def test_memory_that_does_not_come_back_is_an_error_that_says_who_has_it() -> No
 
 def test_a_host_without_accelerators_waits_for_nothing() -> None:
     accelerators.wait_released((), limit_s=0, nvml=None)
+
+
+def test_a_real_gpu_tells_all_that_is_asked_of_it() -> None:
+    there = accelerators.accelerators(os.environ)
+    if not there:
+        pytest.skip("no GPU here")
+    assert len(accelerators.gpu_state(there)) == len(there)
+    for gpu, state in zip(there, accelerators.gpu_state(there), strict=True):
+        assert gpu.uuid.startswith("GPU-")
+        assert 0 < gpu.memory_free <= gpu.memory_total
+        assert (state.sm_clock_mhz or 0) > 0
+    assert os.getpid() not in [p.pid for p in accelerators.foreign_processes(there)]
+    accelerators.wait_released(there, limit_s=5)
