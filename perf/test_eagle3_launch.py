@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fixtures.analysis.checks import Finding, launch_findings
+from fixtures.analysis.checks import Finding, launch_findings, named, unsilenced
 from fixtures.analysis.measurement import Measurement
 from fixtures.profiles import Profile
 
@@ -26,9 +26,11 @@ def test_eagle3_baseline_does_not_speculate(baseline: Measurement, profile: Prof
 def findings(measurement: Measurement, baseline: Measurement, profile: Profile) -> tuple[Finding, ...]:
     if not (measurement.server.reported and baseline.server.reported):
         pytest.skip(f"nothing checked: {measurement.server.log} doesn't say what runs (/server_info)")
-    return launch_findings(
+    found = launch_findings(
         measurement.server.reported,
         depth=measurement.depth,
         expected_max_running_requests=profile.launch.max_running_requests,
         baseline_reported=baseline.server.reported,
+        fell_back=measurement.server.graph_fell_back,
     )
+    return unsilenced(found, named(profile.checks.silenced))
