@@ -1,0 +1,25 @@
+"""Fixtures that more than one room uses: the suite as a guest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kit.suite import Suite, suite_in
+from tests.kit.warm import Warm, warmed
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """Starts runs of pytest in a moment."""
+    with warmed() as warm:
+        yield warm
+
+
+@pytest.fixture
+def suite(tmp_path: Path, warm: Warm) -> Iterator[Suite]:
+    """A suite in a folder of its own; nothing that it started lives on."""
+    with suite_in(tmp_path, warm) as suite:
+        yield suite
