@@ -93,6 +93,10 @@ class Sglang:
     """How many readings of `/metrics` miss the latest completion."""
     chunks: int | None = None
     """Chunks of a stream; None: one a verify and the prefill's."""
+    miscount: int = 0
+    """Verifies that `/metrics` counts too many for each completion."""
+    strangers: int = 0
+    """Completions of somebody else that run beside each of ours."""
     spoil: Callable[[Request], Answer | None] = lambda _request: None
     """Another answer for some requests."""
     generated: int = 0
@@ -111,8 +115,19 @@ class Sglang:
         }
         return routes.get(request.path, lambda _request: error(404, "Not Found"))(request)
 
+    def stream_chat(self) -> Answer:
+        """The same completion as a chat."""
+        texts = ["x"] * (self.verifies + 1)
+        return stream(
+            chat_chunk(role="assistant", content=""),
+            *(chat_chunk(content=text) for text in texts),
+            chat_chunk("length"),
+            usage(self.tokens),
+            DONE,
+        )
+
     def _stream(self, _request: Request) -> Answer:
-        self.generated += 1
+        self.generated += 1 + self.strangers
         self._late = [self.lag]
         texts = ["x"] * (self.chunks or self.verifies + 1)
         counts = [spec(self.verifies, self.tokens - 1 - self.verifies)] if self.in_stream else []
@@ -127,7 +142,7 @@ class Sglang:
             seen -= 1
         lines = [f'sglang:generation_tokens_total{{is_streaming="true",model_name="m"}} {seen * self.tokens}.0']
         if self.counts_verifies and seen:
-            lines.append(f'sglang:spec_verify_calls_total{{model_name="m"}} {seen * self.verifies}.0')
+            lines.append(f'sglang:spec_verify_calls_total{{model_name="m"}} {seen * (self.verifies + self.miscount)}.0')
         return Answer(["\n".join(lines).encode() + b"\n"], 200, "text/plain")
 
     def _generate(self, _request: Request) -> Answer:
