@@ -48,6 +48,7 @@ ARROWS = {
     "replay": set(),
     "benchmark_storage": {"replay"},
     "references": {"results"},
+    "nights": {"results"},
     "results": set(),
     "plan": {"results"},
     "resume": set(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import binom, norm
+from scipy.stats import binom, norm, t
 
 from fixtures.analysis import guards
 from fixtures.analysis.intervals import Rule, Session, spare
@@ -65,8 +65,8 @@ def bounds(logs: Array, residuals: Array, rule: Rule, session: Session | None = 
     flat = np.sort(logs.reshape(len(logs), -1), axis=1)
     low, centre, high = _sign(flat, alpha, beta)
     ref_low, ref_centre, ref_high = _sign(residuals, beta, alpha)
-    error = (session or Session()).error
-    below, above = (norm.isf(level / rule.boots) * error for level in (rule.alpha, rule.beta))
+    far = session or Session()
+    below, above = (t.isf(level / rule.boots, far.freedom) * far.error for level in (rule.alpha, rule.beta))
     middle = centre - ref_centre
     down = np.sqrt((centre - low) ** 2 + (ref_high - ref_centre) ** 2 + below**2)
     up = np.sqrt((high - centre) ** 2 + (ref_centre - ref_low) ** 2 + above**2)

@@ -1,0 +1,317 @@
+"""References: what goes with them, when they fit, and that they are written on purpose only."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures import references
+from fixtures.analysis import regressions
+from fixtures.analysis.facts import Comparison, compare, context, flags, key
+from fixtures.analysis.intervals import Outcome
+from fixtures.analysis.measurement import Measurement
+from fixtures.analysis.reference import Accepted, Reference, from_json, of_sweep, to_json
+from fixtures.analysis.verdicts import Verdict
+from fixtures.references import NoReference
+from tests.kit.builders import measurement, sample
+
+ADA = Accepted("ada", "2026-11-02T03:00:00+00:00", "first night")
+BOB = Accepted("bob", "2026-12-01T03:00:00+00:00", "new kernels")
+
+CPU_HOST = {"cpu": "Xeon", "cores": 2, "kernel": "6.1", "load_1min": 0.4, "host": "ci-7"}
+GPU_HOST = {
+    "cpu": "Xeon",
+    "cores": 16,
+    "gpu": "NVIDIA H200",
+    "driver": "570.1",
+    "accelerators": [
+        {
+            "uuid": "GPU-1",
+            "serial": "165",
+            "memory_free": 7,
+            "state": {"sm_clock_mhz": 1980, "sm_clock_max_mhz": 1980, "power_w": 300.0, "power_limit_w": 700.0},
+        }
+    ],
+}
+IDENTITY = {
+    "target": "aa",
+    "draft": "bb",
+    "prompts": "cc",
+    "dtype": "float32",
+    "workload": {"max_tokens": 128},
+    "accelerators": 0,
+}
+
+
+def night(depth: int, *, passes: int = 2, cycle_s: float = 0.010, verifies: int = 50, **facts: Any) -> Measurement:
+    count = verifies if depth else 100
+    samples = tuple(
+        sample(f"p{n}", repeat=k, verifies=count, decode_s=count * cycle_s) for k in range(passes) for n in range(3)
+    )
+    given = {"host": CPU_HOST, "identity": IDENTITY, "started_at": "2026-11-02T03:00:00+00:00", **facts}
+    return measurement(depth, samples, **given)
+
+
+def sweep(**how: Any) -> dict[int, Measurement]:
+    return {depth: night(depth, **how) for depth in (0, 1, 2)}
+
+
+def verdict(quantity: str, outcome: Outcome = Outcome.HOLDS, *, depth: int = 2, lower: float = 0.99) -> Verdict:
+    return Verdict(quantity, depth, outcome, 1.0, lower, 1.01, 1.0, 24, "")
+
+
+KEPT = [verdict(q) for q in sorted(regressions.AGAINST_REFERENCE)]
+FLOORS = [verdict("throughput"), verdict("accept length"), verdict("text")]
+
+
+def accept(path: Path, accepted: Accepted = ADA, *, verdicts: list[Verdict] | None = None, **how: Any) -> Reference:
+    return references.accept(
+        path, sweep(**how), accepted, depths=(1, 2), verdicts=FLOORS if verdicts is None else verdicts
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return references.place(tmp_path / "references", "cpu-tiny")
+
+
+# Key and context
+
+
+def test_the_key_has_what_figures_mean_and_the_context_what_may_explain_them() -> None:
+    assert key(night(2)) == {
+        "target": "aa",
+        "prompts": "cc",
+        "dtype": "float32",
+        "workload": {"max_tokens": 128},
+        "accelerators": 0,
+        "host": {"cpu": "Xeon", "cores": 2},
+    }
+    assert context(night(2))["draft"] == "bb"
+    assert context(night(2))["sglang"] == "0.5.23"
+    assert context(night(2))["host"] == {"host": "ci-7", "kernel": "6.1"}
+
+
+def test_on_gpus_their_model_and_number_are_in_the_key_and_their_serials_in_the_context() -> None:
+    on_gpu = night(2, host=GPU_HOST, identity={**IDENTITY, "accelerators": 1})
+    assert key(on_gpu)["host"] == {"gpu": "NVIDIA H200"}
+    assert key(on_gpu)["accelerators"] == 1
+    assert context(on_gpu)["host"] == {"driver": "570.1"}
+    assert context(on_gpu)["accelerators"] == [
+        {"uuid": "GPU-1", "serial": "165", "sm_clock_max_mhz": 1980, "power_limit_w": 700.0}
+    ]
+
+
+def test_flags_are_told_apart_and_those_that_mean_nothing_are_left_out() -> None:
+    argv = ("python", "-m", "serve", "--port", "31000", "--dtype", "float32", "--lora-paths", "a", "b", "--quiet")
+    assert flags(argv) == {"--dtype": "float32", "--lora-paths": "a b", "--quiet": ""}
+
+
+def compared(**tonight: Any) -> Comparison:
+    then = night(2)
+    return compare(key(then), context(then), night(2, **tonight))
+
+
+def test_the_same_night_differs_in_nothing() -> None:
+    assert compared() == Comparison((), ())
+
+
+@pytest.mark.parametrize("changed", ["target", "prompts", "dtype", "workload", "accelerators"])
+def test_another_value_in_the_key_makes_figures_incomparable(changed: str, path: Path) -> None:
+    comparison = compared(identity={**IDENTITY, changed: "other"})
+    refusal = references.incomparable(path, comparison)
+    assert refusal is not None
+    assert "is not compared with tonight, since the figures mean different things" in refusal
+    assert changed in refusal
+
+
+def test_another_cpu_is_named_with_both_values() -> None:
+    assert compared(host={**CPU_HOST, "cpu": "EPYC"}).incomparable == ("host.cpu: 'Xeon' → 'EPYC'",)
+
+
+def test_another_draft_version_or_kernel_is_context_and_compared_on_purpose(path: Path) -> None:
+    comparison = compared(identity={**IDENTITY, "draft": "new"}, host={**CPU_HOST, "kernel": "6.2"})
+    assert comparison == Comparison((), ("draft: 'bb' → 'new'", "host.kernel: '6.1' → '6.2'"))
+    assert references.incomparable(path, comparison) is None
+
+
+# On disk
+
+
+def test_a_profile_without_a_reference_has_none(path: Path) -> None:
+    assert references.read(path) is None
+
+
+def test_what_was_accepted_is_read_back(path: Path) -> None:
+    written = accept(path)
+    assert references.read(path) == from_json(to_json(written))
+    assert written.accepted == ADA
+    assert written.depths[2].verifies == {"p0": (50,), "p1": (50,), "p2": (50,)}
+    assert written.depths[2].costs["p0"] == pytest.approx((1.0, 1.0))
+    assert written.depths[0].costs == {}
+
+
+def test_a_list_of_figures_takes_one_line(path: Path) -> None:
+    accept(path)
+    assert '"p0": [ 0.01, 0.01 ],' in path.read_text()
+    assert json.loads(path.read_text())["schema"] == 1
+
+
+def test_figures_keep_six_digits() -> None:
+    text = to_json(of_sweep(sweep(cycle_s=0.0123456789), ADA))
+    assert "0.0123457" in text
+    assert "0.012345678" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "not a reference: JSONDecodeError"),
+        ("[]", "not a reference: TypeError"),
+        ("{}", "not a reference: KeyError: 'schema'"),
+        ('{"schema": 2}', "its schema is not 1, which this version reads"),
+        ('{"schema": 1, "profile": "x"}', "not a reference: KeyError: 'accepted'"),
+    ],
+    ids=["empty", "list", "bare", "newer", "cut"],
+)
+def test_a_file_that_is_no_reference_is_refused_with_its_path_and_what_to_do(path: Path, text: str, said: str) -> None:
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.raises(NoReference) as refused:
+        references.read(path)
+    assert str(refused.value).startswith(f"{path}: {said}")
+    assert "restore it from version control" in str(refused.value)
+
+
+# Accepting
+
+
+def refusal(path: Path, **how: Any) -> str:
+    with pytest.raises(NoReference) as refused:
+        accept(path, **how)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FALLS_SHORT, Outcome.UNDECIDED])
+def test_a_sweep_with_a_floor_that_did_not_hold_is_not_accepted(path: Path, outcome: Outcome) -> None:
+    said = refusal(path, verdicts=[*FLOORS, verdict("throughput", outcome, depth=1)])
+    assert "is left as it was: throughput at 1 step " in said
+    assert not path.exists()
+
+
+def test_a_sweep_that_fell_short_of_the_reference_alone_may_be_accepted(path: Path) -> None:
+    accept(path)
+    slower = [*FLOORS, verdict(regressions.CYCLE_TIME, Outcome.FALLS_SHORT)]
+    assert accept(path, BOB, verdicts=slower, cycle_s=0.011).accepted == BOB
+
+
+def test_a_reference_is_of_all_depths(path: Path) -> None:
+    measured = sweep()
+    del measured[2]
+    with pytest.raises(NoReference, match="not measured: 2 steps; a reference is of all depths"):
+        references.accept(path, measured, ADA, depths=(1, 2), verdicts=FLOORS)
+
+
+def test_one_pass_is_not_enough(path: Path) -> None:
+    assert "2 steps has 1 passes and 2 are the least" in refusal(path, passes=1)
+
+
+def test_an_acceptance_without_a_reason_is_refused(path: Path) -> None:
+    assert "say why you accept it" in refusal(path, accepted=replace(ADA, why=" "))
+
+
+def test_all_that_speaks_against_it_is_said_at_once(path: Path) -> None:
+    said = refusal(path, accepted=replace(ADA, why=""), passes=1, verdicts=[verdict("text", Outcome.FALLS_SHORT)])
+    assert said.count(";") == 4
+
+
+def test_a_refused_sweep_leaves_the_file_byte_for_byte(path: Path) -> None:
+    accept(path)
+    before = path.read_bytes()
+    refusal(path, verdicts=[verdict("text", Outcome.FALLS_SHORT)])
+    assert path.read_bytes() == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_leaves_the_file(path: Path) -> None:
+    accept(path)
+    before = path.read_bytes()
+    path.parent.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    try:
+        with pytest.raises(OSError, match="Permission denied"):
+            accept(path, BOB, cycle_s=0.02)
+    finally:
+        path.parent.chmod(stat.S_IRWXU)
+    assert path.read_bytes() == before
+
+
+def test_nothing_but_the_reference_is_left_in_its_folder(path: Path) -> None:
+    accept(path)
+    accept(path, BOB, cycle_s=0.02)
+    assert [p.name for p in path.parent.iterdir()] == ["cpu-tiny.json"]
+
+
+def test_the_earlier_reference_is_kept_with_who_when_and_why(path: Path) -> None:
+    accept(path)
+    accept(path, BOB, cycle_s=0.02)
+    third = accept(path, replace(BOB, why="again"), cycle_s=0.03)
+    assert third.history == (ADA, BOB)
+    assert third.earlier is not None
+    assert third.earlier.accepted == BOB
+    assert third.earlier.depths[2].cycles["p0"] == pytest.approx((0.02, 0.02))
+    assert third.earlier.earlier is None
+
+
+# Another night of the same
+
+
+def test_a_night_of_the_same_thing_that_held_counts_as_another_one(path: Path) -> None:
+    accept(path)
+    second = accept(path, BOB, verdicts=[*FLOORS, *KEPT], started_at="2026-11-03T03:00:00+00:00")
+    assert [b.day for b in second.depths[2].boots] == ["2026-11-02", "2026-11-03"]
+    assert len(second.depths[2].cycles["p0"]) == 4
+    assert second.depths[2].spread(alternating=False).boots == 2
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"verifies": 49},
+        {"identity": {**IDENTITY, "draft": "new"}},
+        {"host": {**CPU_HOST, "kernel": "6.2"}},
+        {"verdicts": FLOORS},
+        {"verdicts": [*FLOORS, *KEPT, verdict(regressions.CYCLE_TIME, depth=1, lower=1.02)]},
+        {"verdicts": [*FLOORS, *KEPT, verdict(regressions.CYCLE_TIME, Outcome.UNDECIDED, depth=1)]},
+    ],
+    ids=["counts", "draft", "kernel", "not compared", "improved", "undecided"],
+)
+def test_any_other_night_begins_anew(path: Path, how: dict[str, Any]) -> None:
+    accept(path)
+    given = {"verdicts": [*FLOORS, *KEPT], **how}
+    assert len(accept(path, BOB, **given).depths[2].boots) == 1
+
+
+def test_old_boots_are_forgotten_beyond_twenty(path: Path) -> None:
+    for day in range(1, 24):
+        accept(path, verdicts=[*FLOORS, *KEPT], started_at=f"2026-11-{day:02d}T03:00:00+00:00")
+    last = references.read(path)
+    assert last is not None
+    assert [len(last.depths[2].boots), last.depths[2].boots[0].day] == [20, "2026-11-04"]
+
+
+# Improvements
+
+
+def test_improvements_are_offered_not_taken() -> None:
+    better = [verdict(regressions.CYCLE_TIME, lower=1.005), verdict("throughput", lower=1.5)]
+    assert references.offer(better) == (
+        "Better than the reference: cycle time at 2 steps (1.000 × then). "
+        'To take it as the new one: --perf-accept "why".'
+    )
+    assert references.offer(FLOORS) is None
