@@ -235,10 +235,17 @@ def test_exact_sources_need_no_average() -> None:
     assert averaged(Sglang(in_stream=True), Source.STREAM) is None
 
 
-@pytest.mark.parametrize(("logged", "noted"), [(2.0, False), (2.09, False), (2.2, True), (1.8, True)])
+@pytest.mark.parametrize(("logged", "noted"), [(1.91, False), (2.0, False), (2.19, False), (1.89, True), (2.21, True)])
 def test_a_log_that_says_otherwise_is_noted(logged: float, noted: bool) -> None:
     async def work(client: Client) -> tuple[str, ...]:
-        return Counting(client, Source.STREAM, log_of(9.0, logged, logged)).against_log(2.0)
+        return Counting(client, Source.STREAM, log_of(9.0, *[logged] * 9)).against_log(2.0, cut=0.1)
 
     notes = with_client(Sglang(), work)
     assert notes == ((f"stream gives an accept length of 2.000, the server's log {logged:.3f}",) if noted else ())
+
+
+def test_a_log_of_a_few_lines_says_too_little_to_be_noted() -> None:
+    async def work(client: Client) -> tuple[str, ...]:
+        return Counting(client, Source.STREAM, log_of(*[9.0] * 9)).against_log(2.0, cut=0.1)
+
+    assert with_client(Sglang(), work) == ()

@@ -185,14 +185,14 @@ def test_an_averaging_source_gives_estimates_and_says_so() -> None:
 
 
 def test_a_log_that_says_otherwise_is_noted() -> None:
-    logged = [[], [{"accept len": 1.0}, {"accept len": 3.0}]]  # before the measurement, and after
+    logged: list[list[dict[str, float]]] = [[], [{"accept len": 4.0}] * 10]  # before the measurement, and after
     window = measure(
         Sglang(tokens=9, verifies=4, in_stream=True),
         depth=3,
         settings=Settings(max_tokens=9),
         decode_lines=lambda: logged.pop(0) if len(logged) > 1 else logged[0],
     )
-    assert window.notes == ("stream gives an accept length of 2.000, the server's log 3.000",)
+    assert window.notes == ("stream gives an accept length of 2.000, the server's log 4.000",)
 
 
 # --- several at once

@@ -62,7 +62,7 @@ Script = Callable[[Request], Answer]
 """Decides what to answer; runs in the server's thread."""
 
 
-class _BrokenOff(Exception):  # noqa: N818 - ends a connection, is no error
+class _BrokenOff(Exception):
     pass
 
 
