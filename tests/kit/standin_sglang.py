@@ -47,8 +47,12 @@ class Faults:
     streaming: Script = ()
     """Played inside a completion: the one with this number, after so many chunks."""
     at: tuple[int, int] = (3, 2)
+    asked: Mapping[str, Script] = field(default_factory=dict)
+    """Played before an answer, by its path."""
     stopping: Script = ()
     """Played on SIGTERM."""
+    silent: bool = False
+    """Whether the server prints nothing at all."""
     cycle_factor: float = 1.0
     committed: Sequence[int] = ()
     """What verifies commit instead of what they ought to."""
@@ -121,6 +125,8 @@ class Standin(Program):
 
     def run(self) -> None:
         self.record("booting", results=self.folder.results(), key=self._key)
+        if self.faults.silent:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         self.scheduler = scheduler()
         self.say(*boot_lines(self.arguments))
         self.play(self.faults.booting)
@@ -192,6 +198,7 @@ class Standin(Program):
             "/generate": lambda: as_json(self.generate(request.json)),
             "/v1/completions": lambda: Answer(list(self.stream(request.json))),
         }
+        self.play(self.faults.asked.get(path, ()))
         return answers.get(path, lambda: error(404, "Not Found"))()
 
     def info(self) -> dict[str, Any]:

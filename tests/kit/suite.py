@@ -223,7 +223,7 @@ class Suite:
         """A run of `pytest perf/` on the profile "small", unless the arguments name another."""
         self.runs += 1
         output = self.folder / f"output-{self.runs}.txt"
-        words = [*paths, "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+        words = [*paths, "-p", "no:cacheprovider", "-p", "no:anyio", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
         given = [word.partition("=")[0] for word in arguments]
         if not {"--perf-profile", "--perf-server"} & set(given):
             words += ["--perf-profile", str(self.folder / "small.toml")]

@@ -15,12 +15,26 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PRELOADED = ("openai", "scipy.stats", "scipy.optimize", "pydantic", "psutil", "rich.progress", "tabulate", "filelock")
+PRELOADED = (
+    "anyio._backends._asyncio",
+    "filelock",
+    "h11",
+    "httpcore",
+    "openai.resources.chat",
+    "openai.resources.completions",
+    "psutil",
+    "pydantic",
+    "rich.progress",
+    "scipy.optimize",
+    "scipy.stats",
+    "tabulate",
+)
 MOST = 1 << 20
 """Bytes of a request."""
 
@@ -28,12 +42,14 @@ MOST = 1 << 20
 class Warm:
     """Starts runs. The process that uses it must be a subreaper (PR_SET_CHILD_SUBREAPER) to become their parent."""
 
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: socket.socket, bytecode: str) -> None:
         self._channel = channel
+        self._bytecode = bytecode
 
     def start(self, arguments: Sequence[str], *, environment: Mapping[str, str], output: int) -> int:
         """The pid of a run of pytest in the checkout; stdout and stderr go to the file descriptor."""
-        request = json.dumps({"arguments": list(arguments), "environment": dict(environment)})
+        kept = {**without_bytecode(environment), "PYTHONPYCACHEPREFIX": self._bytecode}
+        request = json.dumps({"arguments": list(arguments), "environment": kept})
         socket.send_fds(self._channel, [request.encode()], [output])
         return int(self._channel.recv(32))
 
@@ -44,13 +60,19 @@ def warmed() -> Iterator[Warm]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST)
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # a fork keeps no threads
     program = [sys.executable, "-m", "tests.kit.warm", str(theirs.fileno())]
-    with ours, subprocess.Popen(program, pass_fds=[theirs.fileno()], cwd=ROOT, env=environment) as process:
+    with ours, TemporaryDirectory(prefix="bytecode-") as bytecode:
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # a fork keeps no threads
+        process = subprocess.Popen(program, pass_fds=[theirs.fileno()], cwd=ROOT, env=environment)
         theirs.close()
-        yield Warm(ours)
+        yield Warm(ours, bytecode)
         ours.close()
         process.wait(10)
+
+
+def without_bytecode(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without the wish that nothing compiled be kept: pytest's rewriting takes a second without."""
+    return {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def serve(channel: socket.socket) -> None:
@@ -87,6 +109,8 @@ def become(request: Mapping[str, Any], output: int) -> None:
     os.close(output)
     os.environ.clear()
     os.environ.update(request["environment"])
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"]
     sys.path[1:1] = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     sys.argv = ["pytest", *request["arguments"]]
 

@@ -1,0 +1,66 @@
+"""The whole suite on servers that do one thing wrong each: the right test fails, and only that one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kit.suite import Run, suite_in
+from tests.kit.warm import Warm
+
+WRONG = {
+    "d1": {"reported": {"speculative_num_steps": 2, "speculative_num_draft_tokens": 3}},
+    "d2": {"cycle_factor": 12},
+    "d3": {"words": {"20": "heaven"}},
+    "d5": {"miscounted": 1},
+    "d10": {"committed": [2]},
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Run:
+    with suite_in(tmp_path_factory.mktemp("judged"), warm) as suite:
+        suite.profile()
+        suite.faults(**WRONG)
+        return suite.run("-k", "eagle3")
+
+
+def failed_at(run: Run, depth: int) -> set[str]:
+    mark = f"[steps{depth:02}]"
+    return {name.removesuffix(mark) for name in run.failed() if name.endswith(mark)}
+
+
+def test_failures_are_an_exit_status_of_one_and_take_no_depth_with_them(run: Run) -> None:
+    assert run.status == 1
+    assert run.booted == [0, 1, 2, 3, 5, 10]
+    assert run.left == []
+
+
+def test_a_server_that_runs_another_depth_than_asked_fails_the_launch_test_alone(run: Run) -> None:
+    assert failed_at(run, 1) == {"server_is_what_was_asked"}
+    assert run.lines("depth: speculative_num_steps = 1 was asked for at 1 step, and the server reports", "= 2")
+
+
+def test_a_slow_cycle_fails_throughput_and_not_accept_length(run: Run) -> None:
+    assert failed_at(run, 2) == {"throughput_holds_its_floor"}
+    assert run.lines("Throughput at 2 steps falls short of its floor of 0.200 × baseline")
+
+
+def test_a_text_that_differs_fails_the_output_test_alone(run: Run) -> None:
+    assert failed_at(run, 3) == {"text_is_the_baselines"}
+    assert run.lines("Greedy text at 3 steps differs from the plain server's on 8 of 8 prompts", "heaven")
+
+
+def test_counts_that_are_not_the_oracles_fail_the_oracle_test_alone(run: Run) -> None:
+    assert failed_at(run, 5) == {"verify_counts_equal_the_oracles"}
+    assert run.lines("Verify counts at 5 steps equal the oracle's on 0 of 8 prompts")
+
+
+def test_a_deeper_draft_that_is_accepted_less_fails_the_depth_curve_and_the_oracle(run: Run) -> None:
+    assert failed_at(run, 10) == {"accept_length_does_not_fall_with_depth", "verify_counts_equal_the_oracles"}
+    assert run.lines("Accept length falls from 5 steps to 10 steps: 3.556 to 2.000 tokens per verify")
+
+
+def test_the_table_says_which_tests_failed_at_which_depth(run: Run) -> None:
+    told = {words[0]: line for line in run.lines("fails: ") if (words := line.split())}
+    assert set(told) == {"1", "2", "3", "5", "10"}
+    assert told["2"].endswith("fails: throughput_holds_its_floor")

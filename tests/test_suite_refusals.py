@@ -1,0 +1,85 @@
+"""What is refused before anything boots: the exit status of a usage error, one clear message, nothing started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.kit.mounts import mounted
+from tests.kit.suite import Run, Suite
+
+USAGE_ERROR = pytest.ExitCode.USAGE_ERROR
+
+
+def refused(suite: Suite, *arguments: str, **options: str) -> Run:
+    """A run that was refused."""
+    run = suite.run(*arguments, **options)
+    assert run.status == USAGE_ERROR, run.output
+    assert run.booted == []
+    assert run.left == []
+    assert not suite.results.exists()
+    assert "Traceback" not in run.output
+    return run
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        pytest.param(
+            lambda text: text.replace("stop_limit_s", "stop_limit"),
+            "launch.stop_limit = 30.0: unknown key; did you mean launch.stop_limit_s",
+            id="an-unknown-key",
+        ),
+        pytest.param(
+            lambda text: text.replace("./draft", "./drafts"),
+            "/drafts: there is no such folder; correct pair.draft, or fetch the model",
+            id="a-missing-folder",
+        ),
+    ],
+)
+def test_a_wrong_profile_is_one_message(suite: Suite, changed: Callable[[str], str], told: str) -> None:
+    suite.profile(changed=changed)
+    run = refused(suite)
+    assert run.lines("ERROR: ", told), run.output
+
+
+def test_a_profile_for_eight_gpus_says_so_in_one_paragraph(suite: Suite) -> None:
+    run = refused(suite, "--perf-profile=kimi-k2.5-int4")
+    (said,) = [line for line in run.output.splitlines() if line.strip()]
+    assert said.startswith("ERROR: kimi-k2.5-int4 needs 8 GPUs")
+
+
+def test_several_workers_are_refused_in_one_sentence(suite: Suite) -> None:
+    suite.profile()
+    run = refused(suite, "-n", "2")
+    assert run.lines("ERROR: perf/ doesn't run under pytest -n: servers measured side by side share")
+
+
+def test_a_host_with_gpus_and_no_profile_named_lists_them(suite: Suite) -> None:
+    run = suite.run("-p", "tests.kit.gpus", "--perf-preflight", "--perf-profile=")
+    assert run.status == USAGE_ERROR
+    assert run.lines("This host has GPUs (0: NVIDIA H200, 1: NVIDIA H200)", "--perf-profile NAME or PATH")
+    run = refused(suite, "-p", "tests.kit.gpus", "--perf-profile=")
+    assert run.lines("This host has GPUs (0: NVIDIA H200, 1: NVIDIA H200)")
+
+
+def test_a_comparison_with_an_empty_storage_is_answered_at_once_with_the_first_nights_remedy(suite: Suite) -> None:
+    suite.profile()
+    run = suite.run("--benchmark-compare")
+    assert run.status == USAGE_ERROR
+    assert run.booted == []
+    assert run.lines("no run to compare with in", "Nothing was booted", "run once with --benchmark-autosave")
+
+
+def test_a_results_folder_on_a_read_only_mount_is_refused(suite: Suite) -> None:
+    """CI runs as root, to whom file modes are no obstacle."""
+    suite.profile()
+    with mounted(suite.folder / "ro", "ro") as folder:
+        run = refused(suite, f"--perf-results={folder}/night")
+    assert run.lines(f"ERROR: --perf-results {folder}/night: Read-only file system", "nothing was booted")
+
+
+def test_an_unknown_depth_is_refused(suite: Suite) -> None:
+    suite.profile(1, 2)
+    assert refused(suite, "--perf-depths=7").lines("depths asked for: 7; the profile has depths (and floors) for 1, 2")
