@@ -173,6 +173,17 @@ def test_the_oracle_meets_the_closed_form_within_its_error() -> None:
         assert abs(length - expected) < 3 * error + depth * len(oracle.prompts) / verifies
 
 
+@pytest.mark.parametrize("name", ["h200-llama8b-shape", "controls/h200-wrong-layers"])
+def test_the_profiles_floors_stand_just_below_the_oracle(name: str) -> None:
+    profile = profiles.load(f"{profiles.FOLDER}/{name}.toml")
+    oracle = profiles.read_oracle(ROOT / "perf/oracles/h200-llama8b-shape.json")
+    assert profiles.oracle_problems(profile, profiles.read_prompts(profile.workload.prompts), oracle) == ()
+    for depth, floor in profile.floors.accept_length.items():
+        length = oracle.accept_length(depth, oracle.prompts)
+        assert length is not None
+        assert 0 < length - floor < 0.015
+
+
 def test_prompts_are_pieces_of_the_chain_whose_completions_do_not_overlap() -> None:
     chain = Chain(32000)
     asked = chains.prompts(chain, count=10, words=16)
