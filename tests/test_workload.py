@@ -170,6 +170,8 @@ def test_tokens_that_were_counted_again_are_noted_once() -> None:
     def script(request: Request) -> Answer:
         if request.path == "/v1/tokenize":
             return as_json({"count": 3})
+        if request.path != "/v1/completions":
+            return error(404, "Not Found")
         return stream(chunk("a"), chunk("b"), chunk("c", "length"), b"data: [DONE]\n\n")
 
     window = measure(script)
@@ -239,6 +241,26 @@ def test_a_server_that_dies_during_the_warm_up_is_seen_too() -> None:
     with pytest.raises(CutShort) as cut:
         measure(Answer([Stall()]), check_alive=dying_after(0.2))
     assert cut.value.window == Window(discarded=1)
+
+
+def test_a_server_of_somebody_else_that_goes_away_is_not_asked_to_the_end() -> None:
+    gone = {n: Answer([Reset()]) for n in range(3, 100)}
+    with pytest.raises(CutShort, match=r"^the connection failed before the first token") as cut:
+        measure(spoiled(gone), passes=30, grace_s=0.3)
+    assert [s.prompt for s in cut.value.window.samples] == ["p1"]
+    assert len(cut.value.window.refusals) <= 3
+
+
+def test_a_server_that_is_gone_before_the_warm_up_dies_of_its_own_reason() -> None:
+    with pytest.raises(CutShort, match=r"^exit status -9"):
+        measure(Answer([Reset()]), check_alive=dying_after(0), grace_s=1.0)
+
+
+def test_a_server_that_cannot_start_its_average_anew_is_not_measured() -> None:
+    script = Sglang(tokens=9, verifies=4, average=2.0)
+    script.spoil = lambda request: error(400, "busy") if request.path == "/flush_cache" else None
+    with pytest.raises(WorkloadError, match=r"^average can't be started anew for the measurement: HTTP 400 .*: busy"):
+        measure(script, depth=3, settings=Settings(max_tokens=9))
 
 
 def test_a_server_killed_in_the_middle_of_a_stream_is_no_refusal() -> None:
