@@ -133,7 +133,7 @@ class Program:
             _forever()
         Thread(target=server.serve_forever, daemon=True).start()
 
-    def worker(self, name: str = "") -> None:
+    def worker(self) -> None:
         """A child as SGLang's schedulers are: spawned by multiprocessing. Prints its pid."""
         child = multiprocessing.get_context("spawn").Process(target=_forever)
         child.start()
@@ -152,7 +152,7 @@ class Program:
         """A grandchild whose parent is gone at once: it was never seen as anybody's descendant. Prints its pid."""
         code = (
             "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], "
-            "start_new_session=True, stdout=subprocess.DEVNULL); print(p.pid)"
+            "start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL); print(p.pid)"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         self.print(f"orphan {done.stdout.strip()}")
