@@ -49,6 +49,12 @@ def recorded(path: Path) -> Array:
     return np.log(np.array(cycles)).reshape(-1, prompts)
 
 
+def recorded_accept_lengths(path: Path) -> Array:
+    """Accept length by prompt, of the first pass of a noise recording."""
+    rows = [r for r in json.loads(path.read_text(encoding="utf-8")) if r["rep"] == 0]
+    return np.array([(r["tokens"] - 1) / (r.get("verifies") or r["chunks"] - 1) for r in rows])
+
+
 def blocks(rng: np.random.Generator, series: Array, count: int, length: int, block: int) -> Array:
     """`count` series of `length`, each of circular blocks from random rows of `series` (Politis and Romano, 1992)."""
     needed = -(-length // block)
@@ -125,8 +131,23 @@ class Frozen:
 
     def sessions(self, rng: np.random.Generator, count: int, passes: int) -> Array:
         """Seconds per cycle of one server alone."""
-        return (
-            SharedCpu(prompts=self.prompts)
-            .completions(rng, count, passes * self.prompts)
-            .reshape(count, passes, self.prompts)
-        )
+        series = SharedCpu().completions(rng, count, passes * self.prompts)
+        return series.reshape(count, passes, self.prompts)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Nights resampled from ln ratios that were recorded themselves, of shape (passes, prompts), in time order."""
+
+    name: str
+    logs: Array
+
+    @property
+    def prompts(self) -> int:
+        return self.logs.shape[1]
+
+    def sessions(self, rng: np.random.Generator, count: int, passes: int) -> Array:
+        """Circular blocks of one pass."""
+        scatter = (self.logs - np.median(self.logs)).reshape(1, -1)
+        series = blocks(rng, scatter, count, passes * self.prompts, self.prompts)
+        return series.reshape(count, passes, self.prompts)

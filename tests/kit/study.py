@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +32,12 @@ class Nights:
 
 
 def decide(
-    tonight: Array, reference: Array, rule: Rule, session: Session | None = None, *, guarded: bool = True
+    tonight: Array,
+    reference: Array,
+    rule: Rule,
+    session: Session | Sequence[Session] | None = None,
+    *,
+    guarded: bool = True,
 ) -> Nights:
     """`intervals.look` after each of the rule's looks, for all nights; both arrays are (nights, passes, prompts)."""
     logs = tonight - np.median(reference, axis=1, keepdims=True)
@@ -59,18 +65,26 @@ def _residuals(reference: Array) -> Array:
     return ((reference - np.median(reference, axis=1, keepdims=True)) * scale).reshape(len(reference), -1)
 
 
-def bounds(logs: Array, residuals: Array, rule: Rule, session: Session | None = None) -> tuple[Array, Array]:
+def bounds(
+    logs: Array, residuals: Array, rule: Rule, session: Session | Sequence[Session] | None = None
+) -> tuple[Array, Array]:
     """`intervals.estimate` for all nights; residuals are sorted."""
     alpha, beta = rule.alpha / len(rule.looks), rule.beta / len(rule.looks)
     flat = np.sort(logs.reshape(len(logs), -1), axis=1)
     low, centre, high = _sign(flat, alpha, beta)
     ref_low, ref_centre, ref_high = _sign(residuals, beta, alpha)
-    far = session or Session()
-    below, above = (t.isf(level / rule.boots, far.freedom) * far.error for level in (rule.alpha, rule.beta))
+    below, above = (_far(level / rule.boots, session) for level in (rule.alpha, rule.beta))
     middle = centre - ref_centre
     down = np.sqrt((centre - low) ** 2 + (ref_high - ref_centre) ** 2 + below**2)
     up = np.sqrt((high - centre) ** 2 + (ref_centre - ref_low) ** 2 + above**2)
     return middle - down, middle + up
+
+
+def _far(level: float, session: Session | Sequence[Session] | None) -> Array:
+    """The session's part of the bounds: one for all nights, or one each."""
+    sessions = [session or Session()] if session is None or isinstance(session, Session) else session
+    freedom, error = (np.array([getattr(s, name) for s in sessions]) for name in ("freedom", "error"))
+    return np.asarray(t.isf(level, freedom) * error)
 
 
 def _sign(ordered: Array, alpha: float, beta: float) -> tuple[Array, Array, Array]:
