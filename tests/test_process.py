@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -475,6 +476,25 @@ def test_a_huge_log_is_kept_whole_and_read_in_part(log: Path, megabytes: int) ->
         assert len(text) < 9 << 20
         assert text.startswith("first line")
         assert FIRED_UP in text
+
+
+def test_rounds_leave_no_descriptor_and_no_thread(log: Path) -> None:
+    def held() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    with booted(GOOD, log):
+        pass
+    before = held()
+    for _ in range(4):
+        with booted(GOOD, log):
+            pass
+    assert held() == before
+
+
+def test_a_proxy_in_the_environment_is_not_asked(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with booted(GOOD, log) as server:
+        assert server.ready
 
 
 # --- the real engine

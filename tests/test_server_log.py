@@ -159,6 +159,12 @@ def test_with_several_ranks_the_slowest_counts() -> None:
     assert phases == {"load_weight": 30.0, "cuda_graph": 8.75}
 
 
+def test_a_clock_that_was_set_back_gives_no_negative_phase() -> None:
+    phases = server_log.boot_phases(OLD.replace("10:00:31 TP1", "09:00:00 TP1"))
+    assert phases["load_weight"] == 20.0
+    assert min(phases.values()) >= 0
+
+
 def test_an_empty_log_has_no_phases() -> None:
     assert server_log.boot_phases("") == {}
 
