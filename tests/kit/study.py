@@ -38,10 +38,14 @@ def decide(
     session: Session | Sequence[Session] | None = None,
     *,
     guarded: bool = True,
+    scattering: bool = True,
 ) -> Nights:
-    """`intervals.look` after each of the rule's looks, for all nights; both arrays are (nights, passes, prompts)."""
+    """`intervals.look` after each of the rule's looks, for all nights; both arrays are (nights, passes, prompts).
+
+    Without `scattering` the reference's medians are taken as true.
+    """
     logs = tonight - np.median(reference, axis=1, keepdims=True)
-    residuals = np.sort(_residuals(reference), axis=1)
+    residuals = np.sort(_residuals(reference), axis=1) * scattering
     outcome = np.full(len(logs), UNDECIDED)
     passes = np.full(len(logs), rule.looks[-1])
     for taken in rule.looks:
