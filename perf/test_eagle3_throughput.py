@@ -27,4 +27,11 @@ def test_eagle3_throughput_holds_its_floor(
     replayed: Callable[[Measurement], None],
 ) -> None:
     replayed(measurement)
-    judge(verdicts.throughput(measurement, baseline, profile.floors.throughput[measurement.depth]))
+    judge(
+        verdicts.throughput(
+            measurement,
+            baseline,
+            profile.floors.throughput[measurement.depth],
+            accept_length_floor=profile.floors.accept_length[measurement.depth],
+        )
+    )

@@ -26,6 +26,7 @@ from fixtures.analysis.intervals import (
     paired,
     sign_interval,
     spare,
+    t_interval,
     to_number,
 )
 from tests.kit.noise import H200_RECORDING, recorded
@@ -94,6 +95,28 @@ def test_bounds_miss_the_true_median_as_seldom_as_they_promise(count: int) -> No
     spread = 3 * math.sqrt(0.05 / 20_000)
     assert np.mean(low > truth) <= 0.02 + spread
     assert np.mean(high < truth) <= 0.05 + spread
+
+
+def test_students_bounds_lie_where_the_table_says() -> None:
+    """Mean 2, standard error 1, and t of two degrees of freedom is 2.92 at 5 % and 6.96 at 1 %."""
+    values = [2 - math.sqrt(3), 2.0, 2 + math.sqrt(3)]
+    seen = t_interval(values, alpha=0.05, beta=0.01)
+    assert (seen.lower, seen.centre, seen.upper) == pytest.approx((2 - 2.920, 2, 2 + 6.965), abs=1e-3)
+
+
+def test_a_single_prompt_has_no_students_bounds() -> None:
+    assert t_interval([3.0], 0.05, 0.05) == Interval(-math.inf, 3.0, math.inf)
+    assert math.isnan(t_interval([], 0.05, 0.05).centre)
+
+
+def test_students_bounds_keep_their_promise_where_half_of_the_prompts_do_not_move() -> None:
+    """As accept lengths do across versions: most prompts keep their counts, the others move by a few percent."""
+    rng = np.random.default_rng(2)
+    moved = np.where(rng.random((5_000, 24)) < 0.5, rng.uniform(-0.06, 0.06, (5_000, 24)), 0.0)
+    missed = [t_interval(row.tolist(), 0.01, 0.01) for row in moved]
+    spread = 3 * math.sqrt(0.01 / 5_000)
+    assert np.mean([i.lower > 0 for i in missed]) <= 0.01 + spread
+    assert np.mean([i.upper < 0 for i in missed]) <= 0.01 + spread
 
 
 def test_errors_of_both_sides_add_like_a_right_triangle() -> None:

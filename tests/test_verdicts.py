@@ -9,6 +9,7 @@ from hashlib import sha256
 import pytest
 
 from fixtures.analysis import verdicts
+from fixtures.analysis.intervals import Rule, Step
 from fixtures.analysis.measurement import Measurement, Sample
 from fixtures.analysis.verdicts import Outcome, Verdict
 from tests.kit.builders import RECORDINGS, from_noise_recording, measurement, sample, slowed
@@ -149,6 +150,26 @@ def test_recorded_passes_on_a_shared_cpu_hold_a_floor_a_quarter_below_the_seen_r
         one, other = (replace(m, samples=tuple(s for s in m.samples if s.repeat == k)) for m in (deep, base))
         assert verdicts.throughput(one, other, 0.75 * 1.11).outcome is not FALLS_SHORT
         assert verdicts.throughput(slowed(one, 2.0), other, 0.75 * 1.11).outcome is FALLS_SHORT
+
+
+def test_a_floor_that_one_pass_leaves_open_asks_for_another_and_a_clear_one_stops() -> None:
+    floors = Rule(delta=0.0, looks=(1, 2, 4))
+    straddled = verdicts.look_at_floor(speculative(), plain(), 2.0, passes=1, rule=floors)
+    clear = verdicts.look_at_floor(speculative(factor=2.0), plain(), 1.5, passes=1, rule=floors)
+    assert (straddled.outcome, straddled.step) == (UNDECIDED, Step.ANOTHER_PASS)
+    assert (clear.outcome, clear.step) == (FALLS_SHORT, Step.STOP)
+
+
+@pytest.mark.parametrize(("ceiling", "outcome"), [(1.1, HOLDS), (1.0, UNDECIDED), (0.9, FALLS_SHORT)])
+def test_a_cycle_of_one_plain_token_is_held_against_its_ceiling(ceiling: float, outcome: Outcome) -> None:
+    seen = verdicts.cycle_cost(speculative(), plain(), ceiling)
+    assert seen.outcome is outcome
+    assert seen.estimate == pytest.approx(1.0, rel=0.001)
+    assert seen.lower == pytest.approx(0.97)
+
+
+def test_a_ceiling_without_a_common_prompt_is_undecided() -> None:
+    assert verdicts.cycle_cost(speculative(), measurement(0, (sample("other"),)), 1.0).outcome is UNDECIDED
 
 
 # Accept length
