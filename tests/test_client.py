@@ -308,6 +308,16 @@ def test_a_bad_answer_is_refused_with_what_happened(answer: Answer, reason: str)
     assert "secret" not in str(refused.value)
 
 
+def test_a_key_that_the_server_repeats_in_its_error_is_hidden() -> None:
+    async def one(url: str) -> None:
+        async with Client(url, "0123456789abcdef", ASKED) as client:
+            await client.complete("x")
+
+    refused = pytest.raises(Refused, match=r"^HTTP 403 to POST /v1/completions: no Bearer \[hidden\] ")
+    with serving(lambda request: error(403, f"no {request.headers['authorization']}")) as server, refused:
+        asyncio.run(one(server.url))
+
+
 def test_one_token_gives_no_rate() -> None:
     with pytest.raises(Refused, match=r"^got 1 token\(s\) \(finish reason stop\); a decode rate needs 2 or more$"):
         ask(stream(chunk("a"), chunk("", "stop"), usage(1), DONE), replace(ASKED, ignore_eos=False))

@@ -10,6 +10,7 @@ import pytest
 
 from fixtures import plan, results
 from tests.kit.builders import measurement
+from tests.kit.mounts import mounted
 
 NOW = datetime(2026, 11, 29, 3, 15, tzinfo=UTC)
 
@@ -39,10 +40,11 @@ def test_files_are_private(tmp_path: Path) -> None:
 def test_an_earlier_sweep_in_the_folder_is_moved_aside_whole(tmp_path: Path) -> None:
     results.write(tmp_path, measurement(2))
     (tmp_path / "depth-2.log").write_text("earlier")
+    (tmp_path / "depth-3.refused.json").write_text("earlier")
     (tmp_path / "notes.txt").write_text("mine")
     results.prepare(tmp_path, NOW)
     (aside,) = tmp_path.glob("before-20261129T031500-*")
-    assert sorted(p.name for p in aside.iterdir()) == ["depth-2.json", "depth-2.log"]
+    assert sorted(p.name for p in aside.iterdir()) == ["depth-2.json", "depth-2.log", "depth-3.refused.json"]
     assert (tmp_path / "notes.txt").read_text() == "mine"
     assert list(results.read(tmp_path)) == []
 
@@ -59,6 +61,22 @@ def test_a_write_that_fails_leaves_the_earlier_file_and_no_debris(tmp_path: Path
         results.write_atomically(path, "\ud800")
     assert path.read_text() == "first"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_is_gone_is_told_before_a_boot(tmp_path: Path) -> None:
+    with pytest.raises(results.ResultsError, match=r"gone takes no other measurement: No such file or directory\."):
+        results.prove_room(tmp_path / "gone")
+
+
+def test_a_full_disk_is_told_before_a_boot_and_keeps_its_room(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", "size=1m") as disk:
+        (disk / "log").write_bytes(b"last words")
+        with pytest.raises(results.ResultsError, match=r"disk takes no other measurement: No space left on device\."):
+            results.prove_room(disk)
+        assert [path.name for path in disk.iterdir()] == ["log"]
+        with pytest.raises(results.ResultsError, match=r"depth-2\.json can't be written: No space left on device\."):
+            results.write_atomically(disk / "depth-2.json", "x" * results.ROOM)
+        assert [path.name for path in disk.iterdir()] == ["log"]
 
 
 def test_a_file_that_is_no_measurement_is_named_with_the_remedy(tmp_path: Path) -> None:

@@ -131,6 +131,21 @@ def test_a_refused_completion_is_kept_with_its_reason_and_never_tried_again() ->
     assert window.refusals[0].reason == ("HTTP 500 to POST /v1/completions: boom (the server's log has the traceback)")
 
 
+def test_asking_ends_once_enough_good_samples_are_out_of_reach() -> None:
+    """Each refused completion may take its whole limit, which is minutes for a big model."""
+    with serving(spoiled(dict.fromkeys((3, 4), error(500, "boom")))) as server:
+        window = measure_server(server.url, passes=4, good_samples=0.9)
+    assert len(asked(server)) == 4, "one warm-up, and 3 of 12 completions: 2 refused are more than a tenth"
+    assert (len(window.samples), len(window.refusals)) == (1, 2)
+    assert workload.too_few(window, 0.9)
+
+
+def test_refusals_that_can_be_afforded_end_nothing() -> None:
+    with serving(spoiled({3: error(500, "boom")})) as server:
+        window = measure_server(server.url, passes=4, good_samples=0.9)
+    assert (len(window.samples), len(window.refusals)) == (11, 1)
+
+
 def test_a_broken_connection_of_a_living_server_is_one_refusal() -> None:
     window = measure(spoiled({2: stream(chunk("a"), Reset())}))
     assert [r.prompt for r in window.refusals] == ["p1"]

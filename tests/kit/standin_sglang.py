@@ -47,6 +47,8 @@ class Faults:
     streaming: Script = ()
     """Played inside a completion: the one with this number, after so many chunks."""
     at: tuple[int, int] = (3, 2)
+    status: int = 200
+    """What completions are answered with, otherwise than well."""
     asked: Mapping[str, Script] = field(default_factory=dict)
     """Played before an answer, by its path."""
     stopping: Script = ()
@@ -169,8 +171,10 @@ class Standin(Program):
     # Steps that Program hasn't got
 
     def kill_scheduler(self) -> None:
-        os.kill(self.scheduler, signal.SIGKILL)
-        os.waitpid(self.scheduler, 0)
+        if self.scheduler:
+            os.kill(self.scheduler, signal.SIGKILL)
+            os.waitpid(self.scheduler, 0)
+        self.scheduler = 0
 
     def wait_for(self, name: str) -> None:
         """Returns when there is a file of this name in the folder."""
@@ -196,7 +200,7 @@ class Standin(Program):
             "/metrics": lambda: Answer([self.metrics().encode()], content_type="text/plain"),
             "/server_info": lambda: as_json(self.info()),
             "/generate": lambda: as_json(self.generate(request.json)),
-            "/v1/completions": lambda: Answer(list(self.stream(request.json))),
+            "/v1/completions": lambda: self.complete(request),
         }
         self.play(self.faults.asked.get(path, ()))
         return answers.get(path, lambda: error(404, "Not Found"))()
@@ -219,6 +223,11 @@ class Standin(Program):
         lines = [f'sglang:generation_tokens_total{{{labels},is_streaming="true"}} {float(self.generated)}']
         lines += [f"sglang:spec_verify_calls_total{{{labels}}} {float(self.verified)}"] if self.verified else []
         return "\n".join(lines) + "\n"
+
+    def complete(self, request: Request) -> Answer:
+        if self.faults.status != 200:
+            return error(self.faults.status, f"no completion for {request.headers['authorization']}")
+        return Answer(list(self.stream(request.json)))
 
     def stream(self, asked: Mapping[str, Any]) -> Iterator[Step]:
         """A completion as recorded: one chunk a verify, then the counts, the usage and the end."""
