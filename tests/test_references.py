@@ -157,6 +157,13 @@ def test_what_was_accepted_is_read_back(path: Path) -> None:
     assert written.depths[0].costs == {}
 
 
+def test_where_servers_alternated_costs_are_those_of_neighbours() -> None:
+    alternated = {2: night(0, cycle_s=0.005)}
+    depths = of_sweep(sweep(), ADA, alternated).depths
+    assert depths[2].costs["p0"] == pytest.approx((2.0, 2.0))
+    assert depths[1].costs["p0"] == pytest.approx((1.0, 1.0))
+
+
 def test_a_list_of_figures_takes_one_line(path: Path) -> None:
     accept(path)
     assert '"p0": [ 0.01, 0.01 ],' in path.read_text()
