@@ -86,6 +86,11 @@ def test_a_long_line_is_cut() -> None:
     assert len(line) < 310
 
 
+def test_no_line_can_garble_a_terminal() -> None:
+    (line,) = decisive_lines("ValueError: \x1b[31mred\x1b[0m \x1b]0;title\x07 \x9b2J bell\x07\n")
+    assert line == "ValueError: red \ufffd]0;title\ufffd \ufffd2J bell\ufffd"
+
+
 def test_no_log_has_no_decisive_lines() -> None:
     assert decisive_lines("") == ()
 
