@@ -22,7 +22,7 @@ FOREVER = [["wait_for", "never"]]
 # --- servers that die, one depth each; the last one is well ---
 
 DEADLY: Mapping[str, Mapping[str, Any]] = {
-    "d1": {"booting": [["print", "[x] torch.OutOfMemoryError: CUDA out of memory."], ["kill_self"]]},
+    "d1": {"booting": [["print", "torch.OutOfMemoryError: \x1b[31mCUDA out of memory.\x1b[0m\x07"], ["kill_self"]]},
     "d2": {"streaming": [["kill_self"]]},
     "d3": {"streaming": [["kill_scheduler"], ["wait_for", "never"]]},
     "d5": {"asked": {"/server_info": [["kill_self"]]}},
@@ -61,6 +61,11 @@ def test_a_death_is_told_in_full_once_with_the_cause_and_the_log(deaths: Run, de
     number = depth.split(maxsplit=1)[0]
     assert deaths.lines("Whole log: ", f"depth-{number}.log")
     assert deaths.lines(f"depth {number}: no measurement; see depth-{number}.log")
+
+
+def test_control_characters_of_a_log_do_not_reach_the_terminal(deaths: Run) -> None:
+    assert deaths.lines("CUDA out of memory.")
+    assert not [c for c in deaths.output if not (c.isprintable() or c == "\n")]
 
 
 # --- boots that come to nothing ---
@@ -106,6 +111,7 @@ def test_a_server_that_ignores_sigterm_is_killed_at_its_limit(suite: Suite) -> N
     suite.faults(d2={"booting": [["ignore_sigterm"]]})
     run = suite.run("-k", "eagle3")
     assert run.status == 0, run.output
+    assert run.lines("2 steps: after ", "the server was killed, since it didn't end when it was told to")
     assert run.left == []
 
 
@@ -117,6 +123,7 @@ def test_a_grandchild_in_a_session_of_its_own_is_ended_too(suite: Suite) -> None
     log = (suite.results / "depth-2.log").read_text()
     assert "grandchild " in log
     assert "orphan " in log
+    assert run.lines("2 steps: after ", "processes that had outlived their server were ended")
     assert run.left == []
 
 
@@ -150,8 +157,10 @@ def test_an_interrupt_stops_cleanly_and_shows_what_is_finished(
     run = going.wait()
     assert run.status == pytest.ExitCode.INTERRUPTED, run.output
     assert run.left == []
-    assert suite.finished()[:2] == [0, 1]
-    assert run.lines("depth 1: depth-1.json"), run.output
+    assert suite.finished() == ([0, 1, 2] if moment == "stop" else [0, 1])
+    for depth in suite.finished():
+        assert run.lines(f"depth {depth}: depth-{depth}.json"), run.output
+    assert run.lines(f"Interrupted. To go on from here: --perf-resume {suite.results}")
 
 
 def test_a_second_ctrl_c_kills_a_server_that_takes_its_time(suite: Suite) -> None:

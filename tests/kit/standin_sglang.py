@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -166,7 +167,8 @@ class Standin(Program):
     def say(self, *lines: str) -> None:
         """Log lines with the time in front."""
         stamp = time.strftime("[%Y-%m-%d %H:%M:%S]")
-        print(*(f"{stamp} {line}" for line in lines), sep="\n", flush=True)
+        with suppress(BrokenPipeError):  # nobody reads on: as with SGLang's logging, that ends nothing
+            print(*(f"{stamp} {line}" for line in lines), sep="\n", flush=True)
 
     # Steps that Program hasn't got
 
