@@ -144,6 +144,7 @@ MOMENTS: Mapping[str, Mapping[str, Any]] = {
         pytest.param("stop", signal.SIGINT, id="ctrl-c-during-a-stop"),
         pytest.param("boot", signal.SIGTERM, id="sigterm-during-a-boot"),
         pytest.param("stream", signal.SIGTERM, id="sigterm-during-a-stream"),
+        pytest.param("stream", signal.SIGHUP, id="sighup-during-a-stream"),
     ],
 )
 def test_an_interrupt_stops_cleanly_and_shows_what_is_finished(
