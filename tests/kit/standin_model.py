@@ -19,12 +19,13 @@ COMMITTED: Mapping[int, tuple[int, ...]] = {
 32 tokens after the prefill's take 32, 20, 16, 12, 8 and 6 verifies: accept lengths of 1, 1.6, 2, 2.67, 4 and 5.33.
 """
 MAX_TOKENS = 33
+DEEPEST = 30
 WORDS = ("and", "the", "LORD", "said", "unto", "them", "in", "that", "day", "of", "Israel")
 
 
 def verifies(depth: int, tokens: int, committed: Sequence[int] = ()) -> list[int]:
     """What each verify of one completion commits; the last may commit more than is left."""
-    pattern = committed or COMMITTED[depth]
+    pattern = committed or COMMITTED.get(depth, (depth + 1, 1))
     made: list[int] = []
     while sum(made) < tokens - 1:
         made.append(pattern[len(made) % len(pattern)])

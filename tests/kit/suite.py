@@ -334,10 +334,11 @@ def write_workload(folder: Path) -> None:
     prompts = {f"p{n}": f"This is prompt {n}." for n in range(PROMPTS)}
     lines = (json.dumps({"id": name, "source": "test", "text": text}) for name, text in prompts.items())
     (folder / "prompts.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    depths = range(1, model.DEEPEST + 1)
     oracle = {
         "max_tokens": model.MAX_TOKENS,
         "ignore_eos": True,
         "dtype": "float32",
-        "prompts": {name: model.expected(text, DEPTHS, model.MAX_TOKENS) for name, text in prompts.items()},
+        "prompts": {name: model.expected(text, depths, model.MAX_TOKENS) for name, text in prompts.items()},
     }
     (folder / "oracle.json").write_text(json.dumps(oracle))

@@ -1,0 +1,66 @@
+"""Twenty boots, measurements and stops in one session: the suite holds no more after the last than after the first."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.kit.suite import Suite
+from tests.kit.warm import ROOT
+
+DEPTHS = (1, 2, 3, 5, *range(10, 25))
+"""With the plain server, twenty."""
+SETTLED = "steps03"
+"""By then everything that is loaded once is loaded."""
+GROWTH = 1.05
+
+
+def held_after_each_depth(suite: Suite) -> dict[str, Mapping[str, Any]]:
+    """By the id of the depth ("steps01"), what the process held after its last test."""
+    lines = map(json.loads, (suite.folder / "soak.jsonl").read_text().splitlines())
+    return {match[1]: line for line in lines if (match := re.search(r"\[(steps\d+)\]$", line["test"]))}
+
+
+def soak(suite: Suite, *arguments: str, limit_s: float) -> None:
+    """Runs the sweep and compares."""
+    run = suite.run(
+        "-k", "eagle3", "-p", "tests.kit.soak", *arguments, limit_s=limit_s, SOAK=str(suite.folder / "soak.jsonl")
+    )
+    assert suite.finished() == [0, *DEPTHS], run.output
+    assert run.left == []
+    held = held_after_each_depth(suite)
+    assert len(held) == len(DEPTHS)
+    settled = held[SETTLED]
+    for depth, now in held.items():
+        if depth > SETTLED:
+            assert now["children"] == 0, depth
+            assert now["descriptors"] <= settled["descriptors"], depth
+            assert now["threads"] <= settled["threads"], depth
+            assert now["memory"] <= settled["memory"] * GROWTH, depth
+
+
+@pytest.mark.faults
+def test_twenty_rounds_of_the_stand_in_grow_nothing(suite: Suite) -> None:
+    suite.profile(*DEPTHS)
+    soak(suite, limit_s=180.0)
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_twenty_rounds_of_the_cpu_engine_grow_nothing(suite: Suite) -> None:
+    """About seven minutes on two cores."""
+    text = (ROOT / "perf" / "profiles" / "cpu-tiny.toml").read_text(encoding="utf-8")
+    head, _, _ = text.partition("[floors.throughput]")
+    head = re.sub(r"(?m)^depths = .*$", f"depths = {list(DEPTHS)}", head)
+    head = re.sub(r"(?m)^oracle = .*$", "", head)
+    head = re.sub(r"(?m)^max_tokens = .*$", "max_tokens = 16", head)
+    head = head.replace('"../../', f'"{ROOT}/').replace('"../', f'"{ROOT}/perf/')
+    throughput = "".join(f"{depth} = 0.01\n" for depth in DEPTHS)
+    accept_length = "".join(f"{depth} = 1.0\n" for depth in DEPTHS)
+    profile = suite.folder / "soak.toml"
+    profile.write_text(f"{head}[floors.throughput]\n{throughput}[floors.accept_length]\n{accept_length}")
+    soak(suite, f"--perf-profile={profile}", limit_s=1800.0)
