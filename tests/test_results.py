@@ -49,6 +49,16 @@ def test_an_earlier_sweep_in_the_folder_is_moved_aside_whole(tmp_path: Path) -> 
     assert list(results.read(tmp_path)) == []
 
 
+def test_a_resumed_sweep_keeps_its_finished_depths_and_moves_the_rest_aside(tmp_path: Path) -> None:
+    results.write(tmp_path, measurement(2))
+    for name in ("depth-2.log", "depth-3.log", "depth-3.refused.json", "depth-20.log"):
+        (tmp_path / name).write_text("earlier")
+    results.prepare(tmp_path, NOW, keep={2})
+    (aside,) = tmp_path.glob("before-20261129T031500-*")
+    assert sorted(p.name for p in aside.iterdir()) == ["depth-20.log", "depth-3.log", "depth-3.refused.json"]
+    assert sorted(p.name for p in tmp_path.glob("depth-*")) == ["depth-2.json", "depth-2.log"]
+
+
 def test_a_folder_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     with pytest.raises(results.ResultsError, match=r"--perf-results .*taken: File exists"):
