@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from fixtures.analysis.wiring import wiring_sign
 from tests.kit.builders import slowed
 from tests.kit.nights import DEPTHS, QUIET, Fault, Night, night
 
+ROOT = Path(__file__).resolve().parent.parent
 DIFFERENCES = (
     "sglang: '0.5.23' → '0.5.24'",
     "host.kernel: '6.1' → '6.2'",
@@ -278,6 +280,16 @@ def test_a_fault_smaller_than_its_phase_is_measured_is_the_cycles_and_no_other_p
     """1 % of verify is 0.8 % of the cycle, and phases err by 0.2 %: seen in the cycle, and sometimes in verify."""
     seen = {c for seed in range(5) for c in night_concluded(ever(Part.VERIFY, 1.01), seed).values()}
     assert seen == {(), (Cause.VERIFY,), (Cause.CYCLE,)}
+
+
+def test_the_documents_table_of_faults_is_the_one_that_is_tested() -> None:
+    text = (ROOT / "docs" / "attribution.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ") and line.endswith(" 5 of 5 |")]
+    written = {row[0].removeprefix("| "): row[1] for row in rows}
+    told = {
+        name: " and ".join({c.value for c in expected.values()}) or "nothing" for name, (_, expected) in FAULTS.items()
+    }
+    assert written == told
 
 
 @pytest.mark.parametrize("injected", FAULTS)

@@ -22,11 +22,13 @@ from fixtures.analysis.cycle import (
     attributed,
     log_mean,
     of_measurement,
+    of_phases,
     of_reference,
 )
 from fixtures.analysis.intervals import Interval, Session
 from fixtures.analysis.lines import Estimate
 from fixtures.analysis.measurement import Measurement, Sample
+from fixtures.analysis.phases import CyclePhases
 from fixtures.analysis.reference import Accepted, of_sweep
 from tests.kit.builders import measurement, sample, slowed
 from tests.kit.nights import QUIET, Fault, Night, night
@@ -188,11 +190,13 @@ def test_every_interval_holds_the_true_share_as_often_as_promised(slower: float)
     assert {part: n for part, n in missed.items() if n / nights > most} == {}
 
 
-def test_how_far_sessions_lie_apart_widens_the_cycles_part_and_not_accept_lengths() -> None:
+def test_how_far_sessions_lie_apart_widens_cycle_and_phases_and_not_accept_length() -> None:
+    """1 % between boots is 1.4 % between two of them."""
     then, now = sides()
     alone, apart = attribute(then, now), attribute(then, now, session=Session(boot=0.01))
-    assert apart.change.upper - apart.change.lower > 0.05
     assert apart.change.upper - apart.change.lower > 20 * (alone.change.upper - alone.change.lower)
+    verify = share(apart, Part.VERIFY).log
+    assert (verify.upper - verify.lower) / 2 == pytest.approx(2.576 * 0.0141 * 5.1 / 6.15, rel=0.05)
     assert share(apart, Part.ACCEPT_LENGTH).log == share(alone, Part.ACCEPT_LENGTH).log
 
 
@@ -350,6 +354,28 @@ def test_prompts_without_a_partner_are_left_out() -> None:
     then, now = sides()
     fewer = {p: v for p, v in now.figures.items() if p != "kjv-01"}
     assert attribute(then, replace(now, figures=fewer)).samples == attribute(then, now).samples - 4
+
+
+# Phases
+
+
+def inside(sd_ms: Mapping[str, float]) -> CyclePhases:
+    return CyclePhases(
+        "clock", "0-0", 400, {"draft": 1.0, "verify": 5.0, "extend": 0.5, "unexplained": 0.5, "total": 7.0}, sd_ms
+    )
+
+
+def test_phases_measured_inside_the_server_have_the_error_of_their_mean() -> None:
+    seen = of_phases(inside({"draft": 0.2, "verify": 0.4, "extend": 0.2}))
+    assert seen == {
+        Part.DRAFT: Estimate(1.0, 0.01),
+        Part.VERIFY: Estimate(5.0, 0.02),
+        Part.EXTEND: Estimate(0.5, 0.01),
+    }
+
+
+def test_phases_whose_scatter_nobody_wrote_down_err_by_one_percent() -> None:
+    assert of_phases(inside({}))[Part.VERIFY] == Estimate(5.0, 0.05)
 
 
 # What can't be seen
