@@ -1,0 +1,74 @@
+"""What docs/h200.md and the profile say of the H200 follows from the kept measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fixtures import profiles
+from fixtures.analysis import verdicts
+from fixtures.analysis.measurement import Measurement
+from fixtures.analysis.verdicts import Outcome
+from fixtures.report.recorded import markdown, recorded
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "perf/recordings/h200"
+SWEEPS = recorded(FOLDER)
+SWEEP = SWEEPS["2026-11-29-sweep"]
+CONTROL = SWEEPS["2026-11-29-control-wrong-layers"]
+GOOD = [m for name, sweep in SWEEPS.items() if "control" not in name for m in sweep.values()]
+PROFILE = profiles.load("h200-llama8b-shape")
+assert PROFILE.workload.oracle
+ORACLE = profiles.read_oracle(PROFILE.workload.oracle)
+
+
+def counts(measurement: Measurement) -> set[tuple[str, int]]:
+    return {(s.prompt, s.verifies) for s in measurement.samples}
+
+
+def test_the_documentations_tables_are_the_recordings() -> None:
+    assert (ROOT / "docs/h200.md").read_text(encoding="utf-8").endswith(markdown(SWEEPS).rstrip() + "\n")
+
+
+def test_the_sweep_has_every_depth_of_the_profile() -> None:
+    assert list(SWEEP) == [0, *PROFILE.depths]
+
+
+@pytest.mark.parametrize("kept", [m for m in GOOD if m.depth], ids=lambda m: f"steps{m.depth}")
+def test_verify_counts_are_the_oracles_on_every_boot_and_gpu(kept: Measurement) -> None:
+    expected = {(p, e.verifies[kept.depth]) for p, e in ORACLE.prompts.items()}
+    assert counts(kept) == expected
+    assert not kept.refusals
+
+
+def test_the_text_is_the_same_at_every_depth_and_on_every_gpu() -> None:
+    texts = {(s.prompt, s.text_sha256) for m in [*GOOD, *CONTROL.values()] for s in m.samples}
+    assert texts == {(p, e.text_sha256) for p, e in ORACLE.prompts.items()}
+
+
+def test_cycles_are_those_of_earlier_sessions_within_two_percent() -> None:
+    assert SWEEP[0].seconds_per_cycle == pytest.approx(4.58e-3, rel=0.02)
+    assert SWEEP[2].seconds_per_cycle == pytest.approx(6.07e-3, rel=0.02)
+
+
+@pytest.mark.parametrize("depth", PROFILE.depths)
+def test_the_profiles_floors_stand_five_percent_under_what_was_measured(depth: int) -> None:
+    seen = verdicts.ratio(SWEEP[depth], SWEEP[0]).centre
+    assert seen * 0.94 < PROFILE.floors.throughput[depth] < seen * 0.96
+
+
+def test_wrong_layers_collapse_the_accept_length_and_leave_the_text() -> None:
+    assert CONTROL[2].accept_length == 1.0
+    assert verdicts.throughput(CONTROL[2], CONTROL[0], PROFILE.floors.throughput[2]).outcome is Outcome.FALLS_SHORT
+    assert verdicts.identical_text(CONTROL[2], CONTROL[0], 0.0).outcome is Outcome.HOLDS
+
+
+def test_boots_of_one_gpu_agree_and_gpus_differ_by_a_percent_that_the_ratio_does_not_show() -> None:
+    first, again, other = SWEEP, SWEEPS["2026-11-29-second-boots"], SWEEPS["2026-11-29-other-gpu"]
+    for depth, within in ((0, 0.001), (2, 0.005)):
+        assert again[depth].seconds_per_cycle == pytest.approx(first[depth].seconds_per_cycle, rel=within)
+        assert 0.005 < first[depth].seconds_per_cycle / other[depth].seconds_per_cycle - 1 < 0.02
+    assert verdicts.ratio(other[2], other[0]).centre == pytest.approx(
+        verdicts.ratio(first[2], first[0]).centre, rel=0.004
+    )
