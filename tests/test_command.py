@@ -146,3 +146,45 @@ def test_secrets_are_values_of_secret_variables_long_enough_to_be_one() -> None:
 
 def test_a_secret_within_another_leaves_no_rest() -> None:
     assert command.redact("key=abcdef123 other=abcdef", ["abcdef", "abcdef123"]) == "key=[hidden] other=[hidden]"
+
+
+INSIDE = Path("/results/depth-2.inside")
+
+
+def looking_inside(profile: Profile, depth: int = 2, drill: str = "") -> command.Launch:
+    return command.launch(profile, depth, port=30000, api_key=KEY, root=ROOT, inside=INSIDE, drill=drill)
+
+
+def orders(started: command.Launch) -> dict[str, str]:
+    return {k.removeprefix("EAGLE3_INSIDE_"): v for k, v in started.environment.items() if k.startswith(command.INSIDE)}
+
+
+def test_nccl_settings_are_witnessed_and_nothing_else_is_told(tmp_path: Path) -> None:
+    started = looking_inside(profile(tmp_path, engine="sglang", more=FLAGS))
+    assert started.argv[1:3] == ("-m", "fixtures.engine.inside.serve")
+    assert orders(started) == {"FOLDER": str(INSIDE)}
+    assert "PYTHONPATH" not in started.environment
+
+
+def test_an_instrumented_server_tells_phases(tmp_path: Path) -> None:
+    more = "instrument = true\n" + FLAGS
+    assert orders(looking_inside(profile(tmp_path, engine="sglang", more=more))) == {
+        "FOLDER": str(INSIDE),
+        "PHASES": "1",
+    }
+
+
+def test_a_server_with_nothing_to_see_is_started_as_sglang_starts_it(tmp_path: Path) -> None:
+    without = profile(tmp_path, engine="sglang", more=FLAGS)
+    without = without.model_copy(update={"nccl": without.nccl.model_copy(update={"settings": {}})})
+    started = looking_inside(without)
+    assert started.argv[1:3] == ("-m", "sglang.launch_server")
+    assert orders(started) == {}
+    assert orders(looking_inside(without, drill="{}")) == {"FOLDER": str(INSIDE), "DRILL": "{}"}
+
+
+def test_what_only_the_launcher_reads_is_never_shown(tmp_path: Path) -> None:
+    started = looking_inside(profile(tmp_path, more=FLAGS), drill='{"slow": "verify", "share": 0.15}')
+    assert orders(started)["DRILL"]
+    assert not [name for name in started.public_environment if name.startswith("EAGLE3")]
+    assert "slow" not in repr(started)
