@@ -9,17 +9,18 @@ from tests.kit.warm import Warm
 
 WRONG = {
     "d1": {"reported": {"speculative_num_steps": 2, "speculative_num_draft_tokens": 3}},
-    "d2": {"cycle_factor": 12},
+    "d2": {"miscounted": 1},
     "d3": {"words": {"20": "heaven"}},
-    "d5": {"miscounted": 1},
-    "d10": {"committed": [2]},
+    "d5": {"committed": [2]},
+    "d10": {"cycle_factor": 20},
 }
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Run:
     with suite_in(tmp_path_factory.mktemp("judged"), warm) as suite:
-        suite.profile()
+        # Far from what depth 10 shows when it is well (3.6) and when it is slow (0.2): other work shares the machine.
+        suite.profile(changed=lambda text: text.replace("10 = 0.2", "10 = 0.9"))
         suite.faults(**WRONG)
         return suite.run("-k", "eagle3")
 
@@ -41,8 +42,8 @@ def test_a_server_that_runs_another_depth_than_asked_fails_the_launch_test_alone
 
 
 def test_a_slow_cycle_fails_throughput_and_not_accept_length(run: Run) -> None:
-    assert failed_at(run, 2) == {"throughput_holds_its_floor"}
-    assert run.lines("Throughput at 2 steps falls short of its floor of 0.200 × baseline")
+    assert failed_at(run, 10) == {"throughput_holds_its_floor"}
+    assert run.lines("Throughput at 10 steps falls short of its floor of 0.900 × baseline")
 
 
 def test_a_text_that_differs_fails_the_output_test_alone(run: Run) -> None:
@@ -51,16 +52,16 @@ def test_a_text_that_differs_fails_the_output_test_alone(run: Run) -> None:
 
 
 def test_counts_that_are_not_the_oracles_fail_the_oracle_test_alone(run: Run) -> None:
-    assert failed_at(run, 5) == {"verify_counts_equal_the_oracles"}
-    assert run.lines("Verify counts at 5 steps equal the oracle's on 0 of 8 prompts")
+    assert failed_at(run, 2) == {"verify_counts_equal_the_oracles"}
+    assert run.lines("Verify counts at 2 steps equal the oracle's on 0 of 8 prompts")
 
 
 def test_a_deeper_draft_that_is_accepted_less_fails_the_depth_curve_and_the_oracle(run: Run) -> None:
-    assert failed_at(run, 10) == {"accept_length_does_not_fall_with_depth", "verify_counts_equal_the_oracles"}
-    assert run.lines("Accept length falls from 5 steps to 10 steps: 3.556 to 2.000 tokens per verify")
+    assert failed_at(run, 5) == {"accept_length_does_not_fall_with_depth", "verify_counts_equal_the_oracles"}
+    assert run.lines("Accept length falls from 3 steps to 5 steps: 2.667 to 2.000 tokens per verify")
 
 
 def test_the_table_says_which_tests_failed_at_which_depth(run: Run) -> None:
     told = {words[0]: line for line in run.lines("fails: ") if (words := line.split())}
     assert set(told) == {"1", "2", "3", "5", "10"}
-    assert told["2"].endswith("fails: throughput_holds_its_floor")
+    assert told["10"].endswith("fails: throughput_holds_its_floor")

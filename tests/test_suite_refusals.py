@@ -1,4 +1,4 @@
-"""What is refused before anything boots: the exit status of a usage error, one clear message, nothing started."""
+"""Before anything boots: what is refused, by one clear message and the exit status of a usage error; the preflight."""
 
 from __future__ import annotations
 
@@ -83,3 +83,16 @@ def test_a_results_folder_on_a_read_only_mount_is_refused(suite: Suite) -> None:
 def test_an_unknown_depth_is_refused(suite: Suite) -> None:
     suite.profile(1, 2)
     assert refused(suite, "--perf-depths=7").lines("depths asked for: 7; the profile has depths (and floors) for 1, 2")
+
+
+def test_preflight_tells_the_plan_and_boots_nothing(suite: Suite) -> None:
+    suite.profile()
+    run = suite.run("--perf-preflight")
+    assert run.status == 0, run.output
+    assert run.lines("fine ", "sglang: 0.5.23")
+    assert run.lines("depth 10: EAGLE-3, 10 steps, 11 draft tokens")
+    assert run.lines("lease: cpu free")
+    assert run.output.rstrip().endswith("ready")
+    assert run.booted == []
+    assert run.left == []
+    assert not suite.results.exists()

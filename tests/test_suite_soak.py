@@ -52,7 +52,7 @@ def test_twenty_rounds_of_the_stand_in_grow_nothing(suite: Suite) -> None:
 @pytest.mark.slow
 @pytest.mark.engine
 def test_twenty_rounds_of_the_cpu_engine_grow_nothing(suite: Suite) -> None:
-    """About seven minutes on two cores."""
+    """About ten minutes on two cores."""
     text = (ROOT / "perf" / "profiles" / "cpu-tiny.toml").read_text(encoding="utf-8")
     head, _, _ = text.partition("[floors.throughput]")
     head = re.sub(r"(?m)^depths = .*$", f"depths = {list(DEPTHS)}", head)

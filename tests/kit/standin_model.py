@@ -18,8 +18,9 @@ COMMITTED: Mapping[int, tuple[int, ...]] = {
 
 32 tokens after the prefill's take 32, 20, 16, 12, 8 and 6 verifies: accept lengths of 1, 1.6, 2, 2.67, 4 and 5.33.
 """
+VERSION = "0.5.23"
+"""SGLang's."""
 MAX_TOKENS = 33
-DEEPEST = 30
 WORDS = ("and", "the", "LORD", "said", "unto", "them", "in", "that", "day", "of", "Israel")
 
 

@@ -1,15 +1,13 @@
 """A stand-in for a whole interpreter with SGLang: boots in a moment, speculates by arithmetic, fails as it is told.
 
-`standin -c CODE` runs the code, and says that SGLang is installed. `standin -m sglang.launch_server FLAGS` is a server
-with a scheduler process. The folder in the variable STANDIN holds `faults.json`, by depth the fields of `Faults`, and
-gets `record.jsonl`, one line per thing that happened. Log lines are quoted from recordings/cpu-sglang-0.5.23/d2.log.
-Standard library only.
+`standin -m sglang.launch_server FLAGS` is a server with a scheduler process. The folder in the variable STANDIN holds
+`faults.json`, by depth the fields of `Faults`, and gets `record.jsonl`, one line per thing that happened. Log lines are
+quoted from recordings/cpu-sglang-0.5.23/d2.log. Standard library only.
 """
 
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
 import json
 import os
 import re
@@ -27,7 +25,6 @@ from tests.kit.answers import DONE, RECORDINGS, as_json, error, event
 from tests.kit.scripted_server import Answer, Pause, Request, Step, serving
 from tests.kit.server_program import FIRED_UP, Program
 
-VERSION = "0.5.23"
 CYCLE_S = 0.002
 SPECULATIVE_CYCLE_S = 0.003
 OPEN = ("/health", "/health_generate", "/metrics")
@@ -210,7 +207,9 @@ class Standin(Program):
     def info(self) -> dict[str, Any]:
         """The recorded account, with this server's arguments, the key among them."""
         like = "d2" if self.depth else "base"
-        info: dict[str, Any] = json.loads((RECORDINGS / f"cpu-sglang-{VERSION}" / f"{like}.info.json").read_text())
+        info: dict[str, Any] = json.loads(
+            (RECORDINGS / f"cpu-sglang-{model.VERSION}" / f"{like}.info.json").read_text()
+        )
         ours = {**self.arguments, "launch_command": " ".join(sys.argv)}
         (state,) = info["internal_states"]
         for record in (info, state):
@@ -325,10 +324,6 @@ def serve(words: Sequence[str]) -> None:
 
 def main() -> None:
     match sys.argv[1:]:
-        case ["-c", code]:
-            real = importlib.metadata.version
-            importlib.metadata.version = lambda name: VERSION if name == "sglang" else real(name)
-            exec(code, {"__name__": "__main__"})
         case ["-m", "sglang.launch_server", *words]:
             serve(words)
         case words:

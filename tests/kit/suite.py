@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from tests.kit.warm import ROOT, Warm
 DEPTHS = (1, 2, 3, 5, 10)
 PROMPTS = 8
 """With fewer pairs no throughput is told from its floor."""
+TEXTS = {f"p{n}": f"This is prompt {n}." for n in range(PROMPTS)}
 PATIENCE_S = 90.0
 """For one run, on a busy machine; a test whose subject is time gives its own."""
 SUBREAPER = 36
@@ -171,8 +172,6 @@ class Suite:
     bystanders: set[int]
     """Children that this process had before."""
     runs: int = 0
-    environment: dict[str, str] = field(default_factory=dict)
-    """What the runs get besides."""
 
     @property
     def results(self) -> Path:
@@ -192,8 +191,9 @@ class Suite:
         changed: Callable[[str], str] = lambda text: text,
         name: str = "small",
     ) -> Path:
-        """Writes the profile; `changed` gives its text another form."""
+        """Writes the profile and an oracle that is right; `changed` gives the profile's text another form."""
         depths = depths or DEPTHS
+        self._write_oracle(depths)
         text = PROFILE.format(
             depths=list(depths),
             root=ROOT,
@@ -209,6 +209,15 @@ class Suite:
         file = self.folder / f"{name}.toml"
         file.write_text(changed(text))
         return file
+
+    def _write_oracle(self, depths: Sequence[int]) -> None:
+        oracle = {
+            "max_tokens": model.MAX_TOKENS,
+            "ignore_eos": True,
+            "dtype": "float32",
+            "prompts": {name: model.expected(text, depths, model.MAX_TOKENS) for name, text in TEXTS.items()},
+        }
+        (self.folder / "oracle.json").write_text(json.dumps(oracle))
 
     def faults(self, **of_depth: Mapping[str, Any]) -> None:
         """What goes wrong from the next boot on: `d2={"cycle_factor": 6}`; see standin_sglang.Faults."""
@@ -238,7 +247,7 @@ class Suite:
         with output.open("wb") as file:
             pid = self.warm.start(
                 [*words, *arguments],
-                environment={**inherited, **ours, **self.environment, **environment},
+                environment={**inherited, **ours, **environment},
                 output=file.fileno(),
             )
         return Going(self, pid, began, output, recorded)
@@ -267,7 +276,7 @@ class Suite:
         """What is still there of everything that was started, recorded, bound or locked."""
         bound = {line["port"] for line in record if line["event"] == "booting"}
         return [
-            *(f"process {p.pid} ({p.name()})" for p in self.processes()),
+            *(f"process {process}" for process in self.processes()),
             *(f"port {port}: {ports.holder(port)}" for port in sorted(bound) if not ports.is_free("127.0.0.1", port)),
             *(f"record {path.name}" for path in sorted(self.locks.glob("*.json"))),
             *(f"lock {path.name}" for path in sorted(self.locks.glob("*.lock")) if held(path)),
@@ -310,7 +319,7 @@ def held(lock: Path) -> bool:
 
 @contextmanager
 def suite_in(folder: Path, warm: Warm) -> Iterator[Suite]:
-    """A suite with prompts, pair and oracle; whatever its runs started is gone after the block.
+    """A suite with prompts and a pair; whatever its runs started is gone after the block.
 
     Orphans of the runs become children of this process meanwhile, so none can hide.
     """
@@ -326,19 +335,10 @@ def suite_in(folder: Path, warm: Warm) -> Iterator[Suite]:
 
 
 def write_workload(folder: Path) -> None:
-    """Prompts, the pair's configurations, and an oracle that is right."""
+    """Prompts and the pair's configurations."""
     (folder / "standin").mkdir()
     for role, config in (("target", TARGET), ("draft", DRAFT)):
         (folder / role).mkdir()
         (folder / role / "config.json").write_text(json.dumps(config))
-    prompts = {f"p{n}": f"This is prompt {n}." for n in range(PROMPTS)}
-    lines = (json.dumps({"id": name, "source": "test", "text": text}) for name, text in prompts.items())
+    lines = (json.dumps({"id": name, "source": "test", "text": text}) for name, text in TEXTS.items())
     (folder / "prompts.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    depths = range(1, model.DEEPEST + 1)
-    oracle = {
-        "max_tokens": model.MAX_TOKENS,
-        "ignore_eos": True,
-        "dtype": "float32",
-        "prompts": {name: model.expected(text, depths, model.MAX_TOKENS) for name, text in prompts.items()},
-    }
-    (folder / "oracle.json").write_text(json.dumps(oracle))
