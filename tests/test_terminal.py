@@ -1,0 +1,66 @@
+"""The table that a sweep ends with, and the lines around it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fixtures import profiles
+from fixtures.report import terminal
+from tests.kit.builders import measurement, slowed
+
+PROFILE = profiles.load("cpu-tiny")
+SWEEP = {0: measurement(0), 2: measurement(2), 5: measurement(5)}
+"""100 tok/s plain, 200 tok/s with accept length 2 at the other depths."""
+
+
+def test_a_row_has_the_figures_of_its_depth_with_their_floors() -> None:
+    row = terminal.row(SWEEP[2], SWEEP[0], PROFILE, "holds")
+    floors = (f"{PROFILE.floors.throughput[2]:.3f}", f"{PROFILE.floors.accept_length[2]:.3f}")
+    assert row == ("2", "3", "200.0", "2.000", floors[0], "2.000", floors[1], "10.00", "holds")
+
+
+def test_the_baseline_has_no_floors_and_no_ratio() -> None:
+    assert terminal.row(SWEEP[0], SWEEP[0], PROFILE, "baseline") == (
+        *("0", "–", "100.0", "–", "–", "1.000", "–", "10.00", "baseline"),
+    )
+
+
+def test_the_table_has_a_line_per_server() -> None:
+    lines = terminal.table(SWEEP, PROFILE, {0: "baseline", 2: "holds"}).splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["0", "2", "5"]
+    assert lines[-1].endswith("not judged")
+
+
+def test_a_provisional_floor_is_marked_and_says_from_what_it_was_derived() -> None:
+    kimi = profiles.load("kimi-k2.5-int4")
+    assert terminal.row(measurement(3), SWEEP[0], kimi, "holds")[4].endswith("*")
+    assert any(note.startswith("* provisional floor at depth 3: Not published.") for note in terminal.notes(kimi))
+
+
+def test_the_smaller_depth_wins_a_tie() -> None:
+    assert terminal.best(SWEEP) == "Best: 2 steps, 2.000 × the plain server."
+
+
+def test_no_speculation_is_a_legal_answer() -> None:
+    assert terminal.best({0: SWEEP[0], 2: slowed(SWEEP[2], 2.1)}).startswith("Best: no speculation.")
+
+
+def test_one_server_alone_names_no_best_depth() -> None:
+    assert terminal.best({0: SWEEP[0]}).startswith("No best depth")
+
+
+def test_the_time_adds_up_with_what_no_part_accounts_for() -> None:
+    assert terminal.time_spent({"boot": 60.0, "measure": 30.0, "stop": 6.0}, 100.0) == (
+        "Time 100 s: boot 60 s (60.0%), measure 30 s (30.0%), stop 6 s (6.0%), other 4 s (4.0%)"
+    )
+
+
+def test_the_source_of_the_counts_and_every_note_is_told() -> None:
+    noted = {0: SWEEP[0], 2: measurement(2, notes=("metrics say 51, the stream 50",))}
+    assert terminal.remarks(noted) == ["Verify counts from: test.", "depth 2: metrics say 51, the stream 50"]
+
+
+def test_the_evidence_of_a_depth_without_a_measurement_is_its_log() -> None:
+    assert terminal.paths(Path("r"), {0: SWEEP[0]}, [2]).splitlines()[-1] == (
+        "  depth 2: no measurement; see depth-2.log"
+    )
