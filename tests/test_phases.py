@@ -90,7 +90,7 @@ def test_a_cycle_runs_from_one_draft_to_the_next_and_its_parts_add_up() -> None:
 
 
 def test_the_last_cycle_before_a_prefill_is_left_out_and_no_idle_time_is_in_any() -> None:
-    played = Played(every=100)
+    played = Played(every=20)
     played.play(10)
     played.stream.at += 60_000
     played.cycles.interrupt()
@@ -100,7 +100,7 @@ def test_the_last_cycle_before_a_prefill_is_left_out_and_no_idle_time_is_in_any(
 
 
 def test_a_few_cycles_wait_for_more_before_they_make_a_line() -> None:
-    played = Played(every=100)
+    played = Played(every=32)
     for _ in range(3):
         played.play(4)
         played.cycles.interrupt()
@@ -140,6 +140,15 @@ def test_a_long_life_makes_a_short_file() -> None:
     played.play(inside.LINES * (1 + 2 + 4 + 8) + 1)
     assert len(played.lines) == 4 * inside.LINES
     assert played.lines[-1]["cycles"] == 8
+
+
+def test_short_completions_make_a_short_file_too() -> None:
+    played = Played(every=4)
+    for _ in range(20 * inside.LINES):
+        played.play(3)
+        played.cycles.interrupt()
+    # 256 lines each of 2, 2, 4, 8 and 16 cycles, and 64 of 32: 2 of each completion's 3 cycles have a successor.
+    assert len(played.lines) == 5 * inside.LINES + 64
 
 
 # Hooks
@@ -213,7 +222,7 @@ def test_a_version_without_these_methods_serves_and_says_so(tmp_path: Path) -> N
     with pytest.raises(PhasesError) as error:
         phases(recording)
     assert str(error.value) == (
-        "not available on this version of SGLang (0.0.little): EAGLEWorkerV2.verify; its worker is EAGLEWorkerV2"
+        "not available on this version of SGLang (0.0.little): its EAGLEWorkerV2 lacks EAGLEWorkerV2.verify"
     )
 
 
@@ -279,9 +288,16 @@ def test_what_is_no_file_of_phases_is_refused(tmp_path: Path, text: str, why: st
         load(tmp_path)
 
 
-def test_a_plain_server_has_no_phases() -> None:
-    with pytest.raises(PhasesError, match="the server doesn't speculate, or on an unknown device"):
-        phases(parse(file(source=None, worker=None)))
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [
+        ({"worker": None, "source": None, "missing": ["never imported"]}, "the server doesn't speculate"),
+        ({"source": None}, "not available on the device of its EAGLEWorkerV2"),
+    ],
+)
+def test_a_server_without_phases_says_why(header: dict[str, Any], why: str) -> None:
+    with pytest.raises(PhasesError, match=f"^{why}$"):
+        phases(parse(file(**header)))
 
 
 def test_the_slowest_rank_is_the_one_that_the_others_wait_for() -> None:
@@ -424,9 +440,9 @@ def test_on_a_real_server_the_phases_explain_the_cycle_that_the_client_sees(
     folder, window, began, ended = untouched
     seen = phases(load(folder)[0], from_s=began, to_s=ended)
     assert seen.source == "clock"
-    # Twelve completions of some 60 cycles; the last of each is cut, and the last line may not be full.
+    # Twelve completions of some 60 cycles, and a few of warm-up; the last of each is cut, and the last line not full.
     verifies = sum(s.verifies for s in window.samples)
-    assert 0.8 * verifies < seen.cycles < verifies
+    assert 0.9 * verifies < seen.cycles < 1.3 * verifies
     client_ms = 1e3 * sum(s.decode_s for s in window.samples) / verifies
     assert seen.mean_ms["total"] == pytest.approx(client_ms, rel=0.08)
     assert sum(seen.mean_ms.values()) == pytest.approx(2 * seen.mean_ms["total"])
@@ -439,14 +455,15 @@ def ratios(folder: Path) -> Mapping[str, float]:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("phase", ["verify", "draft"])
+@pytest.mark.parametrize(("phase", "share"), [("verify", 0.15), ("draft", 0.4)])
 def test_a_phase_that_a_drill_makes_slower_is_the_one_that_shows(
-    untouched: tuple[Path, Window, float, float], tmp_path: Path, phase: str
+    untouched: tuple[Path, Window, float, float], tmp_path: Path, phase: str, share: float
 ) -> None:
-    measured(tmp_path, json.dumps({"slow": phase, "share": 0.15}))
+    measured(tmp_path, json.dumps({"slow": phase, "share": share}))
     before, after = ratios(untouched[0]), ratios(tmp_path)
     gains = {name: after[name] / before[name] for name in inside.METHODS}
-    assert gains[phase] == pytest.approx(1.15, abs=0.07), gains
+    # Between boots on a shared machine these ratios scatter by 3 %, and by more for the short phases.
+    assert gains[phase] == pytest.approx(1 + share, rel=0.08), gains
     assert max(gains, key=lambda name: gains[name]) == phase, gains
     assert all(gain < 1.04 for name, gain in gains.items() if name != phase), gains
 
