@@ -8,12 +8,12 @@ import pytest
 
 from fixtures.analysis.causes import Cause
 from fixtures.analysis.conclusions import Conclusion
-from fixtures.analysis.cycle import Part
 from fixtures.analysis.explanations import explain
 from fixtures.analysis.facts import Comparison
 from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.reference import Accepted, Reference, of_sweep
 from fixtures.analysis.regressions import Tonight
+from fixtures.analysis.sides import Part
 from tests.kit.builders import slowed
 from tests.kit.nights import DEPTHS, QUIET, Fault, Night, night
 

@@ -9,9 +9,9 @@ from functools import cache
 
 import numpy as np
 
-from fixtures.analysis.cycle import Part, Phases
 from fixtures.analysis.lines import Estimate
 from fixtures.analysis.measurement import Measurement, Sample
+from fixtures.analysis.sides import Part, Phases
 from tests.kit.builders import RECORDINGS, measurement, sample
 from tests.kit.noise import H200, Array
 
@@ -21,7 +21,7 @@ PLAIN_MS = 4.6
 GAP_MS = 0.3
 """What a cycle takes between its phases."""
 PHASE_ERROR = 0.002
-"""Relative standard error of a measured phase."""
+"""Relative standard error of a measured phase, and of what lies between them."""
 Histograms = Mapping[str, Mapping[int, tuple[int, ...]]]
 
 
@@ -86,7 +86,7 @@ def _phases(fault: Fault, depth: int) -> dict[Part, float]:
 
 
 def _measured(true: Mapping[Part, float], rng: np.random.Generator) -> Phases:
-    seen = {p: ms * (1 + PHASE_ERROR * rng.normal()) for p, ms in true.items() if p is not Part.UNEXPLAINED}
+    seen = {p: ms * (1 + PHASE_ERROR * rng.normal()) for p, ms in true.items()}
     return {part: Estimate(ms, ms * PHASE_ERROR) for part, ms in seen.items()}
 
 
