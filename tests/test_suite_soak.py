@@ -46,7 +46,7 @@ def soak(suite: Suite, *arguments: str, limit_s: float) -> None:
 @pytest.mark.faults
 def test_twenty_rounds_of_the_stand_in_grow_nothing(suite: Suite) -> None:
     suite.profile(*DEPTHS)
-    soak(suite, limit_s=180.0)
+    soak(suite, limit_s=300.0)
 
 
 @pytest.mark.slow

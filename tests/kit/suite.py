@@ -25,7 +25,7 @@ DEPTHS = (1, 2, 3, 5, 10)
 PROMPTS = 8
 """With fewer pairs no throughput is told from its floor."""
 TEXTS = {f"p{n}": f"This is prompt {n}." for n in range(PROMPTS)}
-PATIENCE_S = 90.0
+PATIENCE_S = 180.0
 """For one run, on a busy machine; a test whose subject is time gives its own."""
 SUBREAPER = 36
 
