@@ -64,4 +64,4 @@ def test_a_deeper_draft_that_is_accepted_less_fails_the_depth_curve_and_the_orac
 def test_the_table_says_which_tests_failed_at_which_depth(run: Run) -> None:
     told = {words[0]: line for line in run.lines("fails: ") if (words := line.split())}
     assert set(told) == {"1", "2", "3", "5", "10"}
-    assert told["10"].endswith("fails: throughput_holds_its_floor")
+    assert told["10"].endswith("fails: throughput")
