@@ -58,7 +58,7 @@ def richly_decorated(n: int) -> None: ...
 
 
 @pytest.mark.parametrize("kernel", [plainly_decorated, richly_decorated], ids=["plain", "rich"])
-def test_launching_a_kernel_of_another_device_fails_by_name(kernel: triton.JITFunction) -> None:
+def test_launching_a_kernel_of_another_device_fails_by_name(kernel: triton.runtime.JITFunction) -> None:
     with pytest.raises(RuntimeError, match=rf"^Triton kernel tests\.test_cpu_engine\.{kernel.__name__} launched.*GPU"):
         kernel[(1,)](3)
 
