@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from fixtures.analysis import verdicts
+from fixtures.analysis.intervals import Rule
 from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.verdicts import Verdict
 from fixtures.profiles import Profile
@@ -14,14 +15,16 @@ from fixtures.profiles import Profile
 
 @pytest.mark.benchmark(group="eagle3")
 def test_eagle3_baseline_throughput(baseline: Measurement, replayed: Callable[[Measurement], None]) -> None:
-    """The plain server has no floor within one session; --benchmark-compare-fail gates it across nights."""
+    """The plain server has no floor within one session; the reference and --benchmark-compare-fail gate it."""
     replayed(baseline)
 
 
 @pytest.mark.benchmark(group="eagle3")
 def test_eagle3_throughput_holds_its_floor(
+    *,
     measurement: Measurement,
-    baseline: Measurement,
+    paired_baseline: Measurement,
+    floor_rule: Rule,
     profile: Profile,
     judge: Callable[[Verdict], None],
     replayed: Callable[[Measurement], None],
@@ -30,8 +33,9 @@ def test_eagle3_throughput_holds_its_floor(
     judge(
         verdicts.throughput(
             measurement,
-            baseline,
+            paired_baseline,
             profile.floors.throughput[measurement.depth],
             accept_length_floor=profile.floors.accept_length[measurement.depth],
+            rule=floor_rule,
         )
     )

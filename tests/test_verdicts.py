@@ -233,7 +233,7 @@ def test_one_depth_alone_compares_nothing_and_says_so() -> None:
 
 
 def at(depth: int, tokens_per_s: float) -> Measurement:
-    return measurement(depth, (sample(tokens=101, decode_s=100 / tokens_per_s),))
+    return measurement(depth, (sample(tokens=101, decode_s=100 / tokens_per_s, verifies=50 if depth else 100),))
 
 
 def test_the_fastest_depth_is_the_best() -> None:
@@ -241,8 +241,8 @@ def test_the_fastest_depth_is_the_best() -> None:
 
 
 def test_within_one_percent_the_smaller_depth_wins() -> None:
-    assert verdicts.best_depth({1: at(1, 119.5), 2: at(2, 120)}) == 1
-    assert verdicts.best_depth({1: at(1, 118), 2: at(2, 120)}) == 2
+    assert verdicts.best_depth({0: at(0, 100), 1: at(1, 119.5), 2: at(2, 120)}) == 1
+    assert verdicts.best_depth({0: at(0, 100), 1: at(1, 118), 2: at(2, 120)}) == 2
 
 
 def test_no_speculation_may_be_the_best() -> None:
@@ -251,7 +251,7 @@ def test_no_speculation_may_be_the_best() -> None:
 
 def test_depths_are_compared_on_common_prompts_alone() -> None:
     easy = measurement(2, (sample("easy", decode_s=0.1), sample("p0", decode_s=1.0)))
-    assert verdicts.best_depth({1: at(1, 150), 2: easy}) == 1
+    assert verdicts.best_depth({0: at(0, 100), 1: at(1, 150), 2: easy}) == 1
 
 
 def test_without_a_common_prompt_there_is_no_best_depth() -> None:

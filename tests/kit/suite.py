@@ -53,6 +53,9 @@ STANDIN_PYTHON = "{python}"
 prompts = "./prompts.jsonl"
 oracle = "./oracle.json"
 max_tokens = {tokens}
+passes = {passes}
+looks_until = {looks_until}
+alternate = {alternate}
 warmup = 1
 request_limit_s = 20.0
 token_limit_s = 10.0
@@ -187,6 +190,9 @@ class Suite:
         boot_limit_s: float = 60.0,
         stop_limit_s: float = 30.0,
         tokens: int = model.MAX_TOKENS,
+        passes: int = 1,
+        looks_until: int = 1,
+        alternate: bool = False,
         environment: Mapping[str, str] = {},
         changed: Callable[[str], str] = lambda text: text,
         name: str = "small",
@@ -202,6 +208,9 @@ class Suite:
             boot_limit_s=boot_limit_s,
             stop_limit_s=stop_limit_s,
             tokens=tokens,
+            passes=passes,
+            looks_until=looks_until,
+            alternate=json.dumps(alternate),
             environment="\n".join(f"{key} = {json.dumps(value)}" for key, value in environment.items()),
             throughput="\n".join(f"{depth} = 0.2" for depth in depths),
             accept_length="\n".join(f"{depth} = 1.5" for depth in depths),

@@ -1,0 +1,67 @@
+"""Whole runs without a reference: what is never accepted, and how long a night looks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kit.suite import PROMPTS, Suite
+from tests.test_suite_reference import passes, place, profile
+
+pytestmark = pytest.mark.faults
+
+
+def test_a_sweep_with_a_test_that_failed_is_not_accepted_and_fails(suite: Suite) -> None:
+    profile(suite, 2)
+    suite.faults(d2={"words": {"3": "heaven"}})
+    run = suite.run("-k", "eagle3", "--perf-accept=why not")
+    assert run.status == 1
+    assert run.lines("ERROR: not accepted: ", "is left as it was", "text_is_the_baselines[steps02]")
+    assert not place(suite).exists()
+
+
+def test_a_sweep_that_judged_no_floor_is_not_accepted(suite: Suite) -> None:
+    profile(suite, 2)
+    run = suite.run("-k", "accept_length", "--perf-accept=why not")
+    assert run.status == 1
+    assert run.lines("ERROR: not accepted: ", "not judged at 2 steps: throughput, text")
+    assert not place(suite).exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--perf-accept= "], "say why"),
+        (["--perf-accept=x", "--perf-depths=2"], "leave --perf-depths out"),
+    ],
+)
+def test_an_acceptance_that_can_not_be_boots_nothing(suite: Suite, options: list[str], told: str) -> None:
+    profile(suite, 1, 2)
+    run = suite.run("-k", "eagle3", *options)
+    assert run.status == pytest.ExitCode.USAGE_ERROR
+    assert run.lines("--perf-accept: ", told, "Nothing was booted.")
+    assert run.booted == []
+
+
+def test_a_broken_reference_is_refused_before_anything_boots(suite: Suite) -> None:
+    profile(suite, 2)
+    place(suite).parent.mkdir()
+    place(suite).write_text("{}")
+    run = suite.run("-k", "eagle3")
+    assert run.status == pytest.ExitCode.USAGE_ERROR
+    assert run.lines("small.json: not a reference", "restore it from version control")
+    assert run.booted == []
+
+
+def test_a_floor_that_noise_leaves_open_asks_for_another_pass(suite: Suite) -> None:
+    """Eight pairs give no interval for two looks; the plain server has no floor to look at."""
+    profile(suite, 2)
+    run = suite.run("-k", "throughput")
+    assert run.status == 0, run.output
+    assert passes(suite, 0) == [0] * PROMPTS
+    assert passes(suite, 2) == [0] * PROMPTS + [1] * PROMPTS
+
+
+def test_a_smoke_of_one_pass_stays_one(suite: Suite) -> None:
+    profile(suite, 2, looks_until=1)
+    suite.run("-k", "throughput")
+    assert passes(suite, 2) == [0] * PROMPTS
