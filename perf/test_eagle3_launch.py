@@ -8,6 +8,7 @@ import pytest
 
 from fixtures.analysis.checks import Finding, launch_findings, named, unsilenced
 from fixtures.analysis.measurement import Measurement
+from fixtures.analysis.witnesses import Taken, nccl_findings
 from fixtures.profiles import Profile
 
 Findings = Callable[[Measurement, tuple[Finding, ...]], None]
@@ -21,6 +22,18 @@ def test_eagle3_server_is_what_was_asked(
 
 def test_eagle3_baseline_does_not_speculate(baseline: Measurement, profile: Profile, nothing_found: Findings) -> None:
     nothing_found(baseline, findings(baseline, baseline, profile))
+
+
+def test_eagle3_every_rank_has_the_nccl_settings(
+    measurement: Measurement, profile: Profile, nothing_found: Findings
+) -> None:
+    if not profile.nccl.settings:
+        pytest.skip("the profile has no NCCL settings")
+    if not measurement.server.arguments[1:]:
+        pytest.skip("nothing checked: what a server of somebody else's has in its environment can't be seen")
+    taken = [Taken(**said) for said in measurement.server.nccl_taken]
+    found = nccl_findings(profile.nccl.settings, measurement.server.witnesses, taken)
+    nothing_found(measurement, unsilenced(found, named(profile.checks.silenced)))
 
 
 def findings(measurement: Measurement, baseline: Measurement, profile: Profile) -> tuple[Finding, ...]:
