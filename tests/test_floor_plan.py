@@ -60,6 +60,7 @@ ARROWS = {
     "plan": {"results"},
     "resume": set(),
     "report": set(),
+    "reporting": {"day", "plugin", "report", "sweep"},
     "pairs": set(),
     "engine": {"birthmark"},
     "profiles": set(),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fixtures import replay
+from fixtures.analysis.facts import short_key
 from tests.kit import builders
 from tests.kit.guest import MACHINE, PERF, Guest
 
@@ -71,7 +72,10 @@ def test_with_unequal_lengths_ops_is_the_mean_over_samples_and_the_throughput_li
 
 
 def test_the_json_carries_the_figures_beside_the_times(guest: Guest) -> None:
-    assert written(guest)["benchmarks"][1]["extra_info"] == {
+    extra_info = written(guest)["benchmarks"][1]["extra_info"]
+    assert extra_info.pop("comparability") == short_key(builders.measurement())
+    assert extra_info.pop("context")["SGLang"] == "0.5.23"
+    assert extra_info == {
         "profile": "cpu-tiny",
         "depth": 2,
         "throughput": 200,
@@ -96,6 +100,7 @@ def test_the_figures_are_properties_in_junit(guest: Guest) -> None:
     properties = {p.get("name"): p.get("value") for p in case.findall("properties/property")}
     assert properties["throughput"] == "200.0"
     assert properties["accept_length"] == "2.0"
+    assert "context" not in properties
     assert properties["depth"] == "2"
 
 
