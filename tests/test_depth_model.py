@@ -409,3 +409,12 @@ def test_an_empty_measurement_is_refused() -> None:
     measured = {0: measurement(0), 2: measurement(2, (sample("elsewhere"),))}
     with pytest.raises(ValueError, match="a prompt that all measurements have"):
         of_sweep(measured)
+
+
+def test_where_noise_sends_the_line_below_zero_nothing_is_said_of_those_depths() -> None:
+    """Cycles of 10 and 4 ms at 1 and 2 steps: the line is at -2 ms at 3."""
+    cycles = {1: Estimate(10.0, 0.1), 2: Estimate(4.0, 0.1)}
+    falling = model(Estimate(5.0, 0.01), cycles, from_lengths({1: 1.6, 2: 2.0}))
+    assert [p.depth for p in falling.predictions()] == [0, 1, 2]
+    with pytest.raises(ValueError, match="nothing can be said about 3 steps"):
+        falling.at(3)
