@@ -59,6 +59,8 @@ alternate = {alternate}
 warmup = 1
 request_limit_s = 20.0
 token_limit_s = 10.0
+[checks]
+silenced = ["prompts-too-short"]
 [floors.throughput]
 {throughput}
 [floors.accept_length]
