@@ -265,3 +265,56 @@ def test_completions_of_a_few_cycles_are_too_short() -> None:
 
 def test_every_check_has_a_name_fit_for_the_command_line() -> None:
     assert all(check.value.replace("-", "").isalpha() and check.value.islower() for check in Check)
+
+
+# All conditions of one measurement
+
+
+def conditions_of(seen: Measurement, *, alternating: bool = False) -> list[Check]:
+    return [f.check for f in conditions.of_measurement(seen, least=4, alternating=alternating)]
+
+
+def test_a_measurement_under_good_conditions_has_no_finding() -> None:
+    assert conditions_of(measurement(2)) == []
+    assert conditions_of(measurement(2, scheduler={"wall": 10.0, "cpu": 9.8})) == []
+
+
+def test_waiting_for_a_core_is_found_unless_servers_alternated_or_compute_on_gpus() -> None:
+    waited = measurement(2, scheduler={"wall": 12.0, "cpu": 10.0})
+    assert conditions_of(waited) == [Check.NOISY_HOST]
+    assert conditions_of(waited, alternating=True) == []
+    assert conditions_of(replace(waited, host={"accelerators": [{"state": {}}]})) == []
+
+
+def test_a_scheduler_that_does_not_compute_is_no_witness() -> None:
+    assert conditions_of(measurement(2, scheduler={"wall": 12.0, "cpu": 0.1})) == []
+
+
+def test_what_the_host_tells_of_its_gpus_is_looked_at() -> None:
+    states = [{"state": {"throttle_reasons": ["hw_slowdown", "sw_power_cap"]}}]
+    seen = measurement(2, host={"accelerators": states, "gpu_others": ["pid 7 (x, 9 MiB) on GPU-1"]})
+    assert conditions_of(seen) == [Check.CLOCKS_THROTTLED, Check.POWER_CAPPED, Check.GPU_SHARED]
+
+
+def test_a_request_decoded_without_its_graph_makes_times_doubtful() -> None:
+    seen = measurement(2)
+    seen = replace(seen, server=replace(seen.server, graph_fell_back="Decode batch, cuda graph: False"))
+    assert conditions_of(seen) == [Check.GRAPH_NOT_USED]
+
+
+def two_passes(*first: float) -> Measurement:
+    """Two passes over eight prompts; the first completions take so many ms per cycle, the rest 10."""
+    ms = [*first, *[10.0] * (16 - len(first))]
+    samples = (sample(f"p{n % 8}", repeat=n // 8, decode_s=0.05 * each) for n, each in enumerate(ms))
+    return measurement(2, tuple(samples), discarded=2)
+
+
+def test_warm_up_beyond_the_asked_one_is_discarded_and_told() -> None:
+    after = conditions.steady(two_passes(14.0, 12.0))
+    assert [len(after.samples), after.discarded] == [14, 4]
+    assert after.notes == ("2 completions more than the warm-up discarded: slower than the later ones scatter",)
+
+
+def test_a_prompts_only_sample_is_never_discarded() -> None:
+    single = replace(two_passes(14.0), samples=two_passes(14.0).samples[:8])
+    assert conditions.steady(single) is single

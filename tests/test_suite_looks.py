@@ -65,3 +65,19 @@ def test_a_smoke_of_one_pass_stays_one(suite: Suite) -> None:
     profile(suite, 2, looks_until=1)
     suite.run("-k", "throughput")
     assert passes(suite, 2) == [0] * PROMPTS
+
+
+def test_the_plain_server_is_measured_again_at_the_end_and_drift_makes_falling_short_undecided(suite: Suite) -> None:
+    profile(suite, 2, passes=2)
+    suite.faults(d2={"cycle_factor": 16})
+    going = suite.start("-k", "throughput", "--perf-baseline-twice")
+    going.until("completion", depth=2)
+    suite.faults(d0={"cycle_factor": 8})
+    run = going.wait()
+    assert run.booted == [0, 2, 0]
+    assert (suite.results / "depth-0.again.json").exists()
+    assert suite.finished() == [0, 2]
+    assert run.status == 0, run.output
+    assert run.lines("baseline-drift: Measured again, the plain server's tokens took +")
+    assert run.lines("Undecided all the same, since a check did not pass.")
+    assert run.left == []
