@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures import plan, results
+from fixtures import plan, profiles, results
 from tests.kit.builders import measurement
 from tests.kit.mounts import mounted
 
@@ -100,7 +100,7 @@ def test_the_last_sweep_of_a_profile_is_found_and_gives_the_time_to_expect(tmp_p
         (tmp_path / day).mkdir()
         for depth in (0, 1, 2, 3, 5, 10):
             results.write(tmp_path / day, measurement(depth, seconds={"boot": boot_s, "measure": 17.0}))
-    last = plan.last_sweep(tmp_path, "cpu-tiny")
+    last = plan.last_sweep(tmp_path, profiles.load("cpu-tiny"))
     assert {depth: m.seconds["boot"] for depth, m in last.items()} == dict.fromkeys((0, 1, 2, 3, 5, 10), 13.0)
-    assert plan.last_sweep(tmp_path, "another") == {}
+    assert plan.last_sweep(tmp_path, profiles.load("h200-llama8b-shape")) == {}
     assert plan.seconds(last[2]) == 30.0

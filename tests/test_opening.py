@@ -1,0 +1,61 @@
+"""What is settled before anything boots."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures import opening, results
+from fixtures.day import RESULTS
+from fixtures.engine import command
+from fixtures.resume import without_port
+from fixtures.sweep import ROOT
+from tests.kit.builders import measurement
+
+
+class Options(Namespace):
+    """pytest's options, None where a test doesn't say."""
+
+    def __getattr__(self, name: str) -> Any:
+        return None
+
+
+def test_a_resumed_sweep_expects_the_launch_that_a_profile_with_nccl_settings_gets() -> None:
+    day = opening.open_day(Options(perf_profile="kimi-k2.5-int4", perf_wait=1.0), boots=False)
+    booted = command.launch(day.profile, 2, port=30000, api_key="0" * 48, root=ROOT, inside=Path("depth-2.inside"))
+    asked = day.asked(2, None)
+    assert without_port(asked.arguments) == without_port(booted.public_argv)
+    assert dict(asked.environment) == booted.public_environment
+
+
+def test_addresses_and_depths_contradict_each_other() -> None:
+    options = Options(perf_server=["0=http://127.0.0.1:1", "2=http://127.0.0.1:2"], perf_depths="2", perf_wait=1.0)
+    with pytest.raises(opening.NotReady, match="--perf-server says which depths there are"):
+        opening.open_day(options, boots=False)
+
+
+def test_an_empty_list_of_depths_is_refused_rather_than_taken_for_all() -> None:
+    with pytest.raises(opening.NotReady, match="--perf-depths"):
+        opening.open_day(Options(perf_depths="", perf_wait=1.0), boots=False)
+
+
+def test_going_on_with_some_depths_leaves_the_finished_others_where_they_are(tmp_path: Path) -> None:
+    for depth in (0, 1, 3):
+        results.write(tmp_path, measurement(depth))
+    day = opening.open_day(Options(perf_depths="3", perf_wait=1.0), boots=False)
+    day.asked = lambda *_: None  # type: ignore[method-assign,assignment]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opening, "obstacles", lambda *_: ())
+        folder, found = opening.resumed(Options(perf_resume=tmp_path), day, opening.preflight.Interpreter("python"))
+    assert folder == tmp_path
+    assert [m.depth for m in found] == [0, 3]
+    assert (tmp_path / "depth-1.json").exists()
+
+
+def test_nights_are_remembered_beside_the_sweeps_however_the_folder_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    day = opening.open_day(Options(perf_wait=1.0), boots=False)
+    monkeypatch.chdir(ROOT)
+    assert opening.nights_file(Path("results/20261129T000000-x"), day.profile).parent == RESULTS
