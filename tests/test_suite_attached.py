@@ -12,6 +12,8 @@ from fixtures.engine import command, process
 from tests.kit.suite import Suite
 from tests.kit.warm import ROOT
 
+pytestmark = pytest.mark.faults
+
 KEY = "the-key-of-their-servers"
 
 

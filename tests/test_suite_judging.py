@@ -7,6 +7,8 @@ import pytest
 from tests.kit.suite import Run, suite_in
 from tests.kit.warm import Warm
 
+pytestmark = pytest.mark.faults
+
 WRONG = {
     "d1": {"reported": {"speculative_num_steps": 2, "speculative_num_draft_tokens": 3}},
     "d2": {"miscounted": 1},

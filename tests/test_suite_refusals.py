@@ -38,6 +38,8 @@ def refused(suite: Suite, *arguments: str, **options: str) -> Run:
         ),
     ],
 )
+
+pytestmark = pytest.mark.faults
 def test_a_wrong_profile_is_one_message(suite: Suite, changed: Callable[[str], str], told: str) -> None:
     suite.profile(changed=changed)
     run = refused(suite)

@@ -10,6 +10,8 @@ pytest.importorskip("matplotlib")
 
 from tests.kit.suite import Suite
 
+pytestmark = pytest.mark.faults
+
 
 def test_a_sweep_leaves_its_page_and_the_next_night_has_a_trend(suite: Suite) -> None:
     suite.profile(1)

@@ -14,6 +14,8 @@ from tests.kit import standin_model as model
 from tests.kit.suite import DEPTHS, PROMPTS, Run, Suite, suite_in
 from tests.kit.warm import Warm
 
+pytestmark = pytest.mark.faults
+
 SECRETS = {"HF_TOKEN": "hf_inherited0123456789", "SERVICE_TOKEN": "tok_of_the_profile_0123"}
 ALL = (0, *DEPTHS)
 
