@@ -9,6 +9,8 @@ import pytest
 from tests.kit.mounts import mounted
 from tests.kit.suite import Run, Suite
 
+pytestmark = pytest.mark.faults
+
 USAGE_ERROR = pytest.ExitCode.USAGE_ERROR
 
 
@@ -38,8 +40,6 @@ def refused(suite: Suite, *arguments: str, **options: str) -> Run:
         ),
     ],
 )
-
-pytestmark = pytest.mark.faults
 def test_a_wrong_profile_is_one_message(suite: Suite, changed: Callable[[str], str], told: str) -> None:
     suite.profile(changed=changed)
     run = refused(suite)
