@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,7 +87,9 @@ def test_a_server_finds_an_orphan_that_was_never_seen_beside_its_parent() -> Non
     assert leader is not None
     child.wait()
     family = Family(leader, "feed")
-    family.watch(thoroughly=True)
+    deadline = time.monotonic() + 10.0
+    while [p.name for p in family.living()] != ["sleep"] and time.monotonic() < deadline:
+        family.watch(thoroughly=True)  # the orphan is Python until it has become another program
     (orphan,) = family.living()
     family.signal(signal.SIGKILL)
     assert (orphan.name, orphan.pid != child.pid) == ("sleep", True)

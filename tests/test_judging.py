@@ -19,7 +19,9 @@ from fixtures.judging import Judging
 from fixtures.nights import Memory
 from tests.kit.builders import measurement, sample, slowed
 
-PROFILE = profiles.load("cpu-tiny")
+TINY = profiles.load("cpu-tiny")
+PROFILE = TINY.model_copy(update={"workload": TINY.workload.model_copy(update={"looks_until": 10})})
+"""The smoke on the CPU looks once; a night on a GPU host looks on."""
 ADA = Accepted("ada", "2026-11-02T03:00:00+00:00", "first night")
 
 
