@@ -183,10 +183,12 @@ def test_only_the_phase_that_was_named_is_slowed() -> None:
 # Through the launcher
 
 
-def test_a_lost_variable_is_lost_in_the_schedulers_and_nowhere_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", ["spawn", "fork"])
+def test_a_lost_variable_is_lost_in_the_schedulers_and_nowhere_else(tmp_path: Path, start: str) -> None:
     order = parse("lost-nccl=NCCL_PROTO").order(2)
     printed = served(
         {
+            "LITTLE_START": start,
             "EAGLE3_INSIDE_FOLDER": str(tmp_path),
             "EAGLE3_INSIDE_DRILL": order,
             "LITTLE_RANKS": "2",
@@ -213,4 +215,4 @@ def test_a_slower_phase_shows_in_that_phase_alone(tmp_path: Path, phase: str) ->
 def test_a_drill_that_this_version_cannot_do_stops_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, WORKERS, ModuleType(WORKERS))
     with pytest.raises(RuntimeError, match=r"needs sglang\.srt\.speculative\.eagle_worker_v2\.EAGLEWorkerV2\.verify"):
-        drills.install(parse("slow-verify").order(2), child=True)
+        drills.install(parse("slow-verify").order(2))

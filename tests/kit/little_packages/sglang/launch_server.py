@@ -1,4 +1,4 @@
-"""Starts the schedulers, each in a process that is spawned, and waits for them."""
+"""Starts the schedulers, each in a process of its own, and waits for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def main() -> None:
     os.environ.setdefault("NCCL_CUMEM_ENABLE", "0")
     if "--enable-nccl-nvls" in sys.argv:
         os.environ["NCCL_NVLS_ENABLE"] = "1"
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context(os.environ.get("LITTLE_START", "spawn"))
     world = int(os.environ.get("LITTLE_RANKS", "1"))
     ranks = [context.Process(target=run_scheduler_process, args=(rank, world)) for rank in range(world)]
     for process in ranks:
