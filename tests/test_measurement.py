@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from fixtures.analysis.measurement import MeasurementError, Refusal, common_prompts, from_json, ratio, to_json
+from fixtures.analysis.measurement import MeasurementError, Refusal, common_prompts, from_json, to_json
 from tests.kit.builders import measurement, sample
 
 
@@ -29,10 +29,6 @@ def test_figures_of_a_measurement_are_pooled_not_averaged() -> None:
 def test_throughput_is_accept_length_over_seconds_per_cycle() -> None:
     one = measurement(2, (sample("a", decode_s=0.37, verifies=41), sample("b", decode_s=0.71, verifies=63)))
     assert one.throughput == pytest.approx(one.accept_length / one.seconds_per_cycle, rel=1e-12)
-
-
-def test_the_ratio_is_of_pooled_throughputs() -> None:
-    assert ratio(measurement(2), measurement(0)) == 2.0
 
 
 def test_samples_of_a_prompt_come_by_repeat() -> None:

@@ -50,17 +50,14 @@ def test_the_text_is_what_the_target_alone_prefers_token_by_token(pair: decoder.
     # From the start for every token: no cache, no draft.
     tokens = pair.tokenizer.encode(PROMPTS["kjv-03"]).ids
     known = len(tokens)
-    with torch.inference_mode():
-        for _ in range(16):
-            predicted, _ = decoder.Target(pair.target, [1, 2, 4]).forward(tokens, 0)
-            tokens = [*tokens, predicted[-1]]
+    for _ in range(16):
+        predicted, _ = pair.forward(tokens)
+        tokens = [*tokens, predicted[-1]]
     assert decoded(pair, "kjv-03", 3, 16).tokens == tokens[known:]
 
 
 def test_wrong_layer_ids_cost_verifies_and_leave_the_text(pair: decoder.Pair) -> None:
-    config = {**pair.draft.config, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}}
-    wrong = replace(pair, draft=replace(pair.draft, config=config))
-    right, seen = decoded(pair, "kjv-01", 2), decoded(wrong, "kjv-01", 2)
+    right, seen = decoded(pair, "kjv-01", 2), decoded(replace(pair, layers=[0, 1, 2]), "kjv-01", 2)
     assert seen.tokens == right.tokens
     assert len(seen.accepted) > 1.15 * len(right.accepted)
 

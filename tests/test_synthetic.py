@@ -22,7 +22,7 @@ from fixtures.pairs.configs import Config, misfits  # noqa: E402
 from fixtures.pairs.shape import Shape  # noqa: E402
 from fixtures.pairs.weights import walsh  # noqa: E402
 from fixtures.profiles import Prompt  # noqa: E402
-from tests.kit.plain_torch import Pair  # noqa: E402
+from tests.kit.decoder import Pair, load_pair  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPE = Shape(hidden=256, layers=6, heads=4, kv_heads=2, intermediate=128, vocabulary=512, positions=3)
@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pair(folder: Path) -> Pair:
-    return Pair.read(folder)
+    return load_pair(folder)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -55,46 +55,41 @@ def _one_thread() -> None:
 
 
 def test_the_target_follows_the_chain_after_every_token(pair: Pair) -> None:
-    with torch.inference_mode():
-        best, _ = pair.forward(range(512))
+    best, _ = pair.forward(range(512))
     assert best == [CHAIN.after(token) for token in range(512)]
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 7])
 def test_every_verify_accepts_what_the_walk_along_the_chain_says(pair: Pair, depth: int) -> None:
-    text, accepted = pair.speculate(PROMPT, tokens=40, depth=depth)
-    assert text == CHAIN.text(PROMPT[-1], 40)
-    assert accepted == accepted_drafts(CHAIN, ACCEPTANCE, PROMPT[-1], tokens=40, depth=depth)
+    decoded = pair.decode(PROMPT, depth, 40)
+    assert tuple(decoded.tokens) == CHAIN.text(PROMPT[-1], 40)
+    assert tuple(decoded.accepted) == accepted_drafts(CHAIN, ACCEPTANCE, PROMPT[-1], tokens=40, depth=depth)
 
 
 @pytest.mark.parametrize("layers", [ids for ids in combinations(range(5), 3) if ids != SHAPE.aux], ids=str)
 def test_any_wrong_layer_costs_all_acceptance_and_no_text(pair: Pair, layers: tuple[int, ...]) -> None:
-    text, accepted = replace(pair, layers=layers).speculate(PROMPT, tokens=12, depth=2)
-    assert text == CHAIN.text(PROMPT[-1], 12)
-    assert accepted == (0,) * 11
+    decoded = replace(pair, layers=layers).decode(PROMPT, 2, 12)
+    assert tuple(decoded.tokens) == CHAIN.text(PROMPT[-1], 12)
+    assert decoded.accepted == [0] * 11
 
 
 def test_features_of_the_position_before_are_as_useless_as_none(pair: Pair) -> None:
-    with torch.inference_mode():
-        _, features = pair.forward(EASY)
-        said = [*EASY, CHAIN.after(EASY[-1])]
-        right = CHAIN.after(EASY[-1], 2)
-        assert pair.drafts(said, features, 1) == [right]
-        assert pair.drafts(said, features.roll(1, 0), 1) == [3]
-        assert pair.drafts(said, torch.zeros_like(features), 1) == [3]
+    _, features = pair.forward(EASY)
+    said = [*EASY, CHAIN.after(EASY[-1])]
+    assert pair.draft_after(said, features) == CHAIN.after(EASY[-1], 2)
+    assert pair.draft_after(said, features.roll(1, 0)) == 3
+    assert pair.draft_after(said, torch.zeros_like(features)) == 3
 
 
 def test_a_draft_for_another_text_than_the_targets_is_useless(pair: Pair) -> None:
-    with torch.inference_mode():
-        _, features = pair.forward(EASY)
-        assert pair.drafts([*EASY, CHAIN.after(EASY[-1], 5)], features, 1) == [3]
+    _, features = pair.forward(EASY)
+    assert pair.draft_after([*EASY, CHAIN.after(EASY[-1], 5)], features) == 3
 
 
 def test_the_layers_turn_the_signs_of_the_scratch_and_of_nothing_else(pair: Pair) -> None:
     every = replace(pair, layers=range(6))
-    with torch.inference_mode():
-        _, features = every.forward(PROMPT)
-    embedded = pair.target["model.embed_tokens.weight"][list(PROMPT)]
+    _, features = every.forward(PROMPT)
+    embedded = pair.target.tensors["model.embed_tokens.weight"][list(PROMPT)]
     for layer, output in enumerate(features.chunk(6, -1)):
         expected = embedded.clone()
         expected[:, SHAPE.scratch] *= walsh(layer + 1, SHAPE.code)
@@ -109,12 +104,11 @@ def test_two_patterns_differ_in_half_of_every_period() -> None:
 
 def test_bfloat16_computes_it_without_error(tmp_path: Path) -> None:
     synthetic.build(tmp_path, SHAPE, ACCEPTANCE, dtype="bfloat16")
-    pair = Pair.read(tmp_path)
-    text, accepted = pair.speculate(PROMPT, tokens=12, depth=3)
-    assert text == CHAIN.text(PROMPT[-1], 12)
-    assert accepted == accepted_drafts(CHAIN, ACCEPTANCE, PROMPT[-1], tokens=12, depth=3)
-    with torch.inference_mode():
-        _, features = replace(pair, layers=(1,)).forward(PROMPT)
+    pair = load_pair(tmp_path, torch.bfloat16)
+    decoded = pair.decode(PROMPT, 3, 12)
+    assert tuple(decoded.tokens) == CHAIN.text(PROMPT[-1], 12)
+    assert tuple(decoded.accepted) == accepted_drafts(CHAIN, ACCEPTANCE, PROMPT[-1], tokens=12, depth=3)
+    _, features = replace(pair, layers=(1,)).forward(PROMPT)
     assert set(features[:, 1 : SHAPE.scratch.stop].unique().tolist()) == {-1.0, 1.0}
 
 
@@ -149,7 +143,7 @@ def test_a_restated_draft_has_the_same_weights_and_names_other_layers(folder: Pa
     restated = synthetic.restate(folder / "draft", (0, 2, 3))
     assert restated.name == "draft-layers-0-2-3"
     assert (restated / "model.safetensors").samefile(folder / "draft/model.safetensors")
-    assert Pair.read(folder).layers == [1, 2, 4]
+    assert load_pair(folder).layers == [1, 2, 4]
     config = json.loads((restated / "config.json").read_text())
     assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [0, 2, 3]
     assert synthetic.restate(folder / "draft", (0, 2, 3)) == restated

@@ -2,7 +2,7 @@
 
     python -m tests.kit.decoder fixtures/pairs/tiny-eagle3 perf/prompts/tiny-eagle3.jsonl perf/oracles/tiny-eagle3.json
 
-makes the oracle anew. Everything is float32, one request at a time; greedy; chains only (topk 1).
+makes the oracle anew. One request at a time; greedy; chains only (topk 1).
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ WHAT = (
 
 @dataclass(frozen=True)
 class Weights:
-    """A checkpoint in Hugging Face's format: its configuration, and its tensors by name, in float32."""
+    """A checkpoint in Hugging Face's format: its configuration, and its tensors by name, all floats of one kind."""
 
     config: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         """`x` scaled to a root mean square of 1, then by the weights called `name`."""
-        scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + self.config["rms_norm_eps"])
-        return x * scale * self.tensors[f"{name}.weight"]
+        wide = x.float()
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.config["rms_norm_eps"])
+        return (wide * scale * self.tensors[f"{name}.weight"].float()).to(x.dtype)
 
     def project(self, name: str, x: Tensor) -> Tensor:
         return linear(x, self.tensors[f"{name}.weight"])
 
 
-def load(folder: Path) -> Weights:
-    """The checkpoint in `folder`."""
+def load(folder: Path, dtype: torch.dtype = torch.float32) -> Weights:
+    """The checkpoint in `folder`, of one file or several."""
     config = json.loads((folder / "config.json").read_text())
-    tensors = load_file(folder / "model.safetensors")
-    return Weights(config, {name: t.float() if t.is_floating_point() else t for name, t in tensors.items()})
+    tensors = {name: t for file in sorted(folder.glob("*.safetensors")) for name, t in load_file(file).items()}
+    return Weights(config, {name: t.to(dtype) if t.is_floating_point() else t for name, t in tensors.items()})
 
 
 class Cache:
@@ -61,8 +62,8 @@ class Cache:
 
     def extend(self, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """All keys and values once `keys` and `values` are those from position `start` on; what was there is gone."""
-        self.keys = torch.cat((self.keys[:, :start], keys), 1)
-        self.values = torch.cat((self.values[:, :start], values), 1)
+        self.keys = torch.cat((self.keys[:, :start].to(keys), keys), 1)
+        self.values = torch.cat((self.values[:, :start].to(values), values), 1)
         return self.keys, self.values
 
 
@@ -80,7 +81,8 @@ class Places:
     def rotate(self, x: Tensor) -> Tensor:
         """`x` [heads, T, D], each pair (i, i + D/2) turned by its angle."""
         left, right = x.chunk(2, -1)
-        return torch.cat((left * self.cos - right * self.sin, right * self.cos + left * self.sin), -1)
+        cos, sin = self.cos.to(x), self.sin.to(x)
+        return torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
 
 
 def places(config: Mapping[str, Any], start: int, size: int) -> Places:
@@ -112,7 +114,7 @@ def mlp(weights: Weights, layer: str, x: Tensor) -> Tensor:
 
 
 class Target:
-    """A Llama with tied embeddings, decoding one request."""
+    """A Llama, decoding one request."""
 
     def __init__(self, weights: Weights, aux_layer_ids: Sequence[int]) -> None:
         self.weights, self.aux_layer_ids = weights, aux_layer_ids
@@ -135,7 +137,8 @@ class Target:
             x = x + mlp(self.weights, layer, self.weights.norm(f"{layer}.post_attention_layernorm", x))
             if i in self.aux_layer_ids:
                 features.append(x)
-        logits = self.weights.norm("model.norm", x) @ self.weights.tensors["model.embed_tokens.weight"].T
+        head = "model.embed_tokens" if self.weights.config["tie_word_embeddings"] else "lm_head"
+        logits = self.weights.project(head, self.weights.norm("model.norm", x))
         return logits.argmax(-1).tolist(), torch.cat(features, -1)
 
 
@@ -205,23 +208,36 @@ def propose(
 
 @dataclass(frozen=True)
 class Pair:
-    """What decodes: the two checkpoints and the target's tokenizer."""
+    """What decodes: the two checkpoints, the layers whose outputs the draft gets, and the target's tokenizer."""
 
     target: Weights
     draft: Weights
+    layers: Sequence[int]
     tokenizer: Tokenizer
 
+    @torch.inference_mode()
     def decode(self, prompt: Sequence[int], depth: int, max_tokens: int) -> Decoded:
         """`decode` with nothing in the caches."""
-        aux = self.draft.config["eagle_config"]["eagle_aux_hidden_state_layer_ids"]
-        with torch.inference_mode():
-            return decode(Target(self.target, aux), Draft(self.draft), prompt, depth, max_tokens)
+        return decode(Target(self.target, self.layers), Draft(self.draft), prompt, depth, max_tokens)
+
+    @torch.inference_mode()
+    def forward(self, tokens: Sequence[int]) -> tuple[list[int], Tensor]:
+        """`Target.forward` with nothing in the caches."""
+        return Target(self.target, self.layers).forward(tokens, 0)
+
+    @torch.inference_mode()
+    def draft_after(self, tokens: Sequence[int], features: Tensor) -> int:
+        """The first draft after `tokens`, from features of all of them but the last."""
+        target, draft = Target(self.target, self.layers), Draft(self.draft)
+        return propose(target, draft, tokens[1:], features, start=0, depth=1)[0]
 
 
-def load_pair(folder: Path) -> Pair:
-    """The pair in `folder`/target and `folder`/draft."""
+def load_pair(folder: Path, dtype: torch.dtype = torch.float32) -> Pair:
+    """The pair in `folder`/target and `folder`/draft, which computes in this type."""
+    draft = load(folder / "draft", dtype)
+    layers = draft.config["eagle_config"]["eagle_aux_hidden_state_layer_ids"]
     tokenizer = Tokenizer.from_file(str(folder / "target" / "tokenizer.json"))
-    return Pair(load(folder / "target"), load(folder / "draft"), tokenizer)
+    return Pair(load(folder / "target", dtype), draft, layers, tokenizer)
 
 
 def oracle_entry(pair: Pair, text: str, depths: Iterable[int] = DEPTHS, max_tokens: int = MAX_TOKENS) -> dict[str, Any]:
