@@ -168,6 +168,12 @@ def test_a_failure_of_another_test_keeps_the_run_out_of_the_storage(guest: Guest
     assert guest.saved() == []
 
 
+def test_a_run_that_is_no_night_is_not_saved(guest: Guest) -> None:
+    guest.settings["gate"]["mark"] = "the engine alone"
+    guest.run("--benchmark-autosave").stdout.fnmatch_lines(["Not saved, *compared with it: the engine alone.*"])
+    assert guest.saved() == []
+
+
 def test_an_interrupted_run_is_not_saved(guest: Guest) -> None:
     guest.write("perf/test_late.py", "def test_late():\n    raise KeyboardInterrupt\n")
     guest.run("--benchmark-autosave").stdout.fnmatch_lines(["Not saved, *ended with exit status 2.*"])

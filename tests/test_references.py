@@ -233,6 +233,11 @@ def test_an_acceptance_without_a_reason_is_refused(path: Path) -> None:
     assert "say why you accept it" in refusal(path, accepted=replace(ADA, why=" "))
 
 
+def test_what_is_no_night_never_becomes_a_reference(path: Path) -> None:
+    assert "it is no night: the engine alone" in refusal(path, mark="the engine alone")
+    assert not path.exists()
+
+
 def test_all_that_speaks_against_it_is_said_at_once(path: Path) -> None:
     said = refusal(path, accepted=replace(ADA, why=""), passes=1, verdicts=[verdict("text", Outcome.FALLS_SHORT)])
     assert said.count(";") == 4

@@ -100,6 +100,9 @@ def test_the_last_sweep_of_a_profile_is_found_and_gives_the_time_to_expect(tmp_p
         (tmp_path / day).mkdir()
         for depth in (0, 1, 2, 3, 5, 10):
             results.write(tmp_path / day, measurement(depth, seconds={"boot": boot_s, "measure": 17.0}))
+    (tmp_path / "20261130T000000-cpu-tiny").mkdir()
+    no_night = measurement(2, seconds={"boot": 99.0}, mark="the engine alone")
+    results.write(tmp_path / "20261130T000000-cpu-tiny", no_night)
     last = plan.last_sweep(tmp_path, profiles.load("cpu-tiny"))
     assert {depth: m.seconds["boot"] for depth, m in last.items()} == dict.fromkeys((0, 1, 2, 3, 5, 10), 13.0)
     assert plan.last_sweep(tmp_path, profiles.load("h200-llama8b-shape")) == {}

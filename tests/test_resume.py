@@ -41,6 +41,7 @@ def test_the_same_measurement_is_taken_whatever_its_port_and_load() -> None:
     ("changes", "line"),
     [
         ({"profile": "q"}, "profile: 'p' → 'q'"),
+        ({"mark": "the engine alone"}, "mark: '' → 'the engine alone'"),
         ({"arguments": ("python", "--port", "2", "--y")}, "arguments: 'python --x' → 'python --y'"),
         ({"environment": {"A": "2"}}, "environment.A: '1' → '2'"),
         ({"version": "0.5.24"}, "SGLang: '0.5.23' → '0.5.24'"),
