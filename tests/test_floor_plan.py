@@ -17,7 +17,9 @@ ARROWS = {
     "opening": {
         "accelerators",
         "day",
+        "drilling",
         "engine.attached",
+        "engine.drill",
         "host",
         "judging",
         "plan",
@@ -29,6 +31,7 @@ ARROWS = {
     "day": {
         "accelerators",
         "engine.command",
+        "engine.drill",
         "engine.process",
         "host",
         "identity",
@@ -53,6 +56,7 @@ ARROWS = {
     "birthmark": set(),
     "accelerators": set(),
     "identity": set(),
+    "drilling": {"engine.drill", "pairs", "results"},
     "replay": set(),
     "benchmark_storage": {"replay"},
     "references": {"results"},

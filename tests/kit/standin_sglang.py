@@ -1,8 +1,9 @@
 """A stand-in for a whole interpreter with SGLang: boots in a moment, speculates by arithmetic, fails as it is told.
 
-`standin -m sglang.launch_server FLAGS` is a server with a scheduler process. The folder in the variable STANDIN holds
-`faults.json`, by depth the fields of `Faults`, and gets `record.jsonl`, one line per thing that happened. Log lines are
-quoted from recordings/cpu-sglang-0.5.23/d2.log. Standard library only.
+`standin -m sglang.launch_server FLAGS` is a server with a scheduler process; started through the suite's own launcher it
+does what a drill asks. A draft that states other layers than LAYERS is accepted less. The folder in the variable STANDIN
+holds `faults.json`, by depth the fields of `Faults`, and gets `record.jsonl`, one line per thing that happened. Log lines
+are quoted from recordings/cpu-sglang-0.5.23/d2.log. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from tests.kit.server_program import FIRED_UP, Program
 
 CYCLE_S = 0.002
 SPECULATIVE_CYCLE_S = 0.003
+LAYERS = [1, 2, 4]
+"""What every draft was trained on."""
 OPEN = ("/health", "/health_generate", "/metrics")
 """Answered without a key: recordings/cpu-sglang-0.5.23/endpoints_with_api_key.txt."""
 
@@ -88,6 +91,18 @@ class Folder:
         return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
+def rehearsed(arguments: Mapping[str, Any], faults: Faults) -> Faults:
+    """With what a drill asks of this server."""
+    order = json.loads(os.environ.get("EAGLE3_INSIDE_DRILL", "{}"))
+    if "slow" in order:
+        faults = replace(faults, cycle_factor=faults.cycle_factor * (1 + order.get("share", 0.0)))
+    if draft := arguments.get("speculative_draft_model_path"):
+        config = json.loads((Path(draft) / "config.json").read_text())
+        if config.get("eagle_config", {}).get("eagle_aux_hidden_state_layer_ids", LAYERS) != LAYERS:
+            faults = replace(faults, committed=(1, 1, 1, 2))
+    return faults
+
+
 def flags(words: Sequence[str]) -> dict[str, Any]:
     """SGLang's flags as server arguments: `--tp-size 2` → {"tp_size": 2}; a bare switch is true."""
     found: dict[str, list[str]] = {}
@@ -117,7 +132,7 @@ class Standin(Program):
         self.arguments = arguments
         self.depth = int(arguments.get("speculative_num_steps", 0))
         self.folder = folder
-        self.faults = folder.faults(self.depth)
+        self.faults = rehearsed(arguments, folder.faults(self.depth))
         self.scheduler = 0
         self.completions = 0
         self.generated = 0
@@ -324,7 +339,7 @@ def serve(words: Sequence[str]) -> None:
 
 def main() -> None:
     match sys.argv[1:]:
-        case ["-m", "sglang.launch_server", *words]:
+        case ["-m", "sglang.launch_server" | "fixtures.engine.inside.serve", *words]:
             serve(words)
         case words:
             sys.exit(f"the stand-in knows nothing of {words}")
