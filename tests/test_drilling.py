@@ -16,7 +16,7 @@ from fixtures.engine.drill import WELL, DrillError, parse
 from tests.kit.builders import measurement
 
 TINY = profiles.load("cpu-tiny")
-KIMI = profiles.load("kimi-k2.5-int4")
+HUB = TINY.model_copy(update={"pair": TINY.pair.model_copy(update={"draft": "someone/draft"})})
 
 
 class Options(Namespace):
@@ -48,7 +48,7 @@ def test_a_drill_that_is_none_is_refused_before_anything_boots() -> None:
 
 def test_a_preflight_refuses_it_too() -> None:
     with pytest.raises(
-        opening.NotReady, match="^--perf-drill: drill 'slow-verify=9': slow-verify takes how much slower"
+        opening.NotReady, match=r"^--perf-drill: drill 'slow-verify=9': slow-verify takes how much slower"
     ):
         opening.preflight_report(Options(perf_drill="slow-verify=9"))
 
@@ -75,7 +75,7 @@ def test_options_that_contradict_a_drill_are_refused(options: dict[str, Any], wh
         ("wrong-layers=1,2,9", TINY, "SGLang can capture those of 0 to 4 only"),
         ("wrong-layers=2,1,4", TINY, "SGLang captures each layer once, in ascending order"),
         ("wrong-depth=2", TINY.narrowed([2]), "that is the depth which is measured (2), so none would be wrong"),
-        ("wrong-layers=0,1,2", KIMI, "folders, not as hub ids"),
+        ("wrong-layers=0,1,2", HUB, "folders, not as hub ids"),
     ],
 )
 def test_a_drill_that_would_show_nothing_or_boot_nothing_is_refused(

@@ -80,8 +80,7 @@ def test_another_depth_than_asked_fails_the_launch_test(suite: Suite) -> None:
 def test_a_slower_verify_is_slower_at_every_depth_and_its_json_is_marked(suite: Suite) -> None:
     suite.profile(2, changed=lambda text: text.replace("2 = 0.2", "2 = 0.9"))
     written = suite.folder / "run.json"
-    run = suite.run("-k", "throughput", "--perf-drill=slow-verify=900%", f"--benchmark-json={written}")
+    run = suite.run("-k", "throughput", "--perf-drill=slow-verify=300%", f"--benchmark-json={written}")
     assert run.failed() == {"throughput_holds_its_floor[steps02]"}
     marks = {b["extra_info"]["mark"] for b in json.loads(written.read_text())["benchmarks"]}
-    assert marks == {"a drill, slow-verify=900%"}
-    assert not [v for v in run.record[0].values() if "drill" in str(v)]
+    assert marks == {"a drill, slow-verify=300%"}

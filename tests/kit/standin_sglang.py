@@ -1,9 +1,9 @@
 """A stand-in for a whole interpreter with SGLang: boots in a moment, speculates by arithmetic, fails as it is told.
 
-`standin -m sglang.launch_server FLAGS` is a server with a scheduler process; started through the suite's own launcher it
-does what a drill asks. A draft that states other layers than LAYERS is accepted less. The folder in the variable STANDIN
-holds `faults.json`, by depth the fields of `Faults`, and gets `record.jsonl`, one line per thing that happened. Log lines
-are quoted from recordings/cpu-sglang-0.5.23/d2.log. Standard library only.
+`standin -m sglang.launch_server FLAGS` is a server with a scheduler process; through the suite's own launcher it does
+what a drill asks. A draft that states other layers than LAYERS is accepted less. The folder in the variable STANDIN
+holds `faults.json`, by depth the fields of `Faults`, and gets `record.jsonl`, one line per thing that happened. Log
+lines are quoted from recordings/cpu-sglang-0.5.23/d2.log. Standard library only.
 """
 
 from __future__ import annotations
