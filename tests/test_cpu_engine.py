@@ -63,6 +63,28 @@ def test_launching_a_kernel_of_another_device_fails_by_name(kernel: triton.runti
         kernel[(1,)](3)
 
 
+def test_processes_are_forked_after_sglang_has_asked_for_spawning(tmp_path: Path) -> None:
+    folder = tmp_path / "sglang/srt/entrypoints"
+    folder.mkdir(parents=True)
+    (folder / "engine.py").write_text(
+        "import multiprocessing\n"
+        "def _set_envs_and_config(arguments):\n"
+        "    multiprocessing.set_start_method('spawn', force=True)\n"
+        "    print(arguments)\n"
+    )
+    script = (
+        "import multiprocessing\n"
+        "from fixtures.engine.inside import cpu_engine, on_import\n"
+        "on_import.on_import(cpu_engine.ENGINE, cpu_engine._fork_children)\n"
+        "import sglang.srt.entrypoints.engine as engine\n"
+        "engine._set_envs_and_config('asked')\n"
+        "print(multiprocessing.get_start_method())"
+    )
+    words = [sys.executable, "-S", "-c", script]
+    told = subprocess.run(words, env={"PYTHONPATH": f"{tmp_path}:{ROOT}"}, capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["asked", "fork"]
+
+
 # --- the real engine
 
 
