@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from fixtures import opening, results
-from fixtures.day import RESULTS
+from fixtures.checkout import RESULTS, ROOT
 from fixtures.engine import command
 from fixtures.resume import without_port
-from fixtures.sweep import ROOT
 from tests.kit.builders import measurement
 
 
