@@ -261,6 +261,18 @@ def test_lines_add_up_to_means_and_deviations() -> None:
     assert phases_from(json.loads(json.dumps(asdict(seen)))) == seen
 
 
+def test_neighbours_that_are_alike_make_the_error_wider() -> None:
+    """Two cycles of 10 ms, two of 12, and so on: sixteen independent ones would know their mean better."""
+    verifies = [(20.0, 200.0), (24.0, 288.0)] * 4
+    seen = phases(parse(file(*(line(n, verify=v) for n, v in enumerate(verifies)))))
+    alone = seen.sd_ms["verify"] / math.sqrt(16)
+    assert alone == pytest.approx(math.sqrt(16 / 15) / 4)
+    # Eight means that lie 1 ms off: √(8/7 · 8) / 8.
+    assert seen.standard_error_ms("verify") == pytest.approx(math.sqrt(8 / 7 * 8) / 8)
+    few = phases(parse(file(*(line(n, verify=v) for n, v in enumerate(verifies[:4])))))
+    assert few.error_ms == {}
+
+
 def test_only_lines_within_the_time_asked_for_count() -> None:
     recording = parse(file(line(0, verify=(90, 8100)), line(2), line(4, verify=(90, 8100))))
     assert phases(recording, from_s=2, to_s=3).mean_ms["verify"] == 10
