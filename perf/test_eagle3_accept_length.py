@@ -9,13 +9,12 @@ import pytest
 from fixtures.analysis import verdicts
 from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.verdicts import Verdict
-from fixtures.profiles import Profile
 
 
 def test_eagle3_accept_length_holds_its_floor(
-    measurement: Measurement, profile: Profile, judge: Callable[[Verdict], None]
+    measurement: Measurement, floor: Callable[[str], float], judge: Callable[[Verdict], None]
 ) -> None:
-    judge(verdicts.accept_length(measurement, profile.floors.accept_length[measurement.depth]))
+    judge(verdicts.accept_length(measurement, floor("accept_length")))
 
 
 def test_eagle3_accept_length_is_possible(measurement: Measurement, judge: Callable[[Verdict], None]) -> None:

@@ -10,7 +10,7 @@ from fixtures.analysis import verdicts
 from fixtures.analysis.intervals import Rule
 from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.verdicts import Verdict
-from fixtures.profiles import Profile
+from fixtures.profiles import Profile, numbers
 
 
 @pytest.mark.benchmark(group="eagle3")
@@ -24,6 +24,7 @@ def test_eagle3_throughput_holds_its_floor(
     *,
     measurement: Measurement,
     paired_baseline: Measurement,
+    floor: Callable[[str], float],
     floor_rule: Rule,
     profile: Profile,
     judge: Callable[[Verdict], None],
@@ -34,8 +35,8 @@ def test_eagle3_throughput_holds_its_floor(
         verdicts.throughput(
             measurement,
             paired_baseline,
-            profile.floors.throughput[measurement.depth],
-            accept_length_floor=profile.floors.accept_length[measurement.depth],
+            floor("throughput"),
+            accept_length_floor=numbers(profile.floors.accept_length).get(measurement.depth),
             rule=floor_rule,
         )
     )

@@ -13,7 +13,8 @@ EVERYONE = {"profiles", "analysis"}
 """Rooms that any other may ask."""
 
 ARROWS = {
-    "plugin": {"benchmark_storage", "checkout", "day", "opening", "replay", "report", "sweep"},
+    "plugin": {"benchmark_storage", "checkout", "day", "opening", "report", "sweep"},
+    "against": {"day", "plugin", "replay", "sweep"},
     "opening": {
         "accelerators",
         "checkout",

@@ -17,6 +17,7 @@ from fixtures.analysis.regressions import CYCLE_TIME, Tonight
 from fixtures.analysis.verdicts import Verdict
 from fixtures.judging import Judging
 from fixtures.nights import Memory
+from fixtures.profiles import Floors, numbers
 from tests.kit.builders import measurement, sample, slowed
 
 TINY = profiles.load("cpu-tiny")
@@ -135,6 +136,54 @@ def test_a_regression_tells_the_likely_side(tmp_path: Path) -> None:
     assert "+10.0 %" in judged.text
     assert "2 steps lost 9.1 %" in judged.text
     assert "accept length unchanged" in judged.text
+
+
+# Floors by rule
+
+
+def by_rule(night: Judging) -> Judging:
+    """The same night, with floors at 2 steps that are shares of the reference."""
+    table = {
+        "throughput": {2: "97 % of reference"},
+        "accept_length": {2: "99 % of reference"},
+        "cycle_cost": {2: "103 % of reference"},
+    }
+    night.profile = night.profile.model_copy(update={"floors": Floors.model_validate(table)})
+    return night
+
+
+def test_a_floor_by_rule_is_a_share_of_what_the_reference_has(tmp_path: Path) -> None:
+    # 50 verifies of 2 tokens, each as long as a plain token: 2 × the plain server's.
+    floors = by_rule(with_reference(tmp_path)).floors(night_of(0, passes=1))
+    assert floors.throughput == {2: pytest.approx(1.94, rel=0.001)}
+    assert floors.accept_length == {2: pytest.approx(1.98)}
+    assert floors.cycle_cost == {2: pytest.approx(1.03, rel=0.001)}
+
+
+def test_without_a_reference_that_fits_a_rule_stays_one(tmp_path: Path) -> None:
+    night, other = by_rule(with_reference(tmp_path)), replace(night_of(0, passes=1), identity={"target": "another"})
+    assert numbers(night.floors(other).throughput) == {}
+    assert numbers(by_rule(judging(tmp_path)).floors(night_of(0, passes=1)).throughput) == {}
+
+
+def test_a_ceiling_that_noise_leaves_open_asks_for_another_pass(tmp_path: Path) -> None:
+    night = judging(tmp_path)
+    floors = night.profile.floors.model_copy(update={"cycle_cost": {2: 1.0}})
+    night.profile = night.profile.model_copy(update={"floors": floors})
+    assert night.step(tonight(2, passes=1)) is Step.ANOTHER_PASS
+
+
+def test_what_falls_short_by_rule_says_so_and_is_no_obstacle_to_another_reference(tmp_path: Path) -> None:
+    night = by_rule(judging(tmp_path))
+    judged = night.judged(verdict(Outcome.FALLS_SHORT))
+    assert judged.fails
+    assert judged.about_reference
+    assert "It was to be 97 % of reference." in judged.text
+    measured = {d: night_of(d, passes=2) for d in (0, 2)}
+    night.profile = night.profile.narrowed([2])
+    night.judged(verdict(Outcome.HOLDS, "text"))
+    night.accept(measured, ADA, alternated={}, failed=())
+    assert night.place.exists()
 
 
 # Where references lie

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from fixtures import nights
-from fixtures.analysis.floors import FloorError, resolve
 from fixtures.analysis.intervals import Outcome
 from fixtures.analysis.verdicts import Verdict, fails
 
@@ -77,20 +76,3 @@ def test_a_broken_memory_is_none(path: Path, text: str) -> None:
     path.parent.mkdir()
     path.write_text(text)
     assert nights.read(path) == {}
-
-
-# Floors as a profile states them
-
-
-def test_a_number_is_a_floor_and_a_rule_is_a_share_of_the_reference() -> None:
-    assert resolve(0.8, reference=None) == 0.8
-    assert resolve(1, reference=9.0) == 1.0
-    assert resolve("97 % of reference", reference=2.0) == pytest.approx(1.94)
-    assert resolve("97.5% of reference", reference=2.0) == pytest.approx(1.95)
-
-
-def test_a_rule_without_a_reference_is_refused_and_so_is_any_other_text() -> None:
-    with pytest.raises(FloorError, match="needs a reference and there is none that fits"):
-        resolve("97 % of reference", reference=None)
-    with pytest.raises(FloorError, match='"a lot" is no floor: write a number, or a rule like "97 % of reference"'):
-        resolve("a lot", reference=2.0)

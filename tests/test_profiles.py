@@ -199,8 +199,27 @@ def test_a_profile_is_frozen() -> None:
             "1 = 0.8",
             "1 = nan",
             "floors.throughput.1 = NaN: must be a finite number; it is: least throughput per depth, × the "
-            "baseline's; > 0, at most depth + 1",
+            'baseline\'s; > 0, at most depth + 1; or "97 % of reference"',
             id="throughput floor that isn't a number",
+        ),
+        pytest.param(
+            "1 = 0.8",
+            '1 = "a lot"',
+            'floors.throughput.1 = "a lot": must be a number, or a rule like "97 % of reference"; it is: least '
+            'throughput per depth, × the baseline\'s; > 0, at most depth + 1; or "97 % of reference"',
+            id="throughput floor by no rule",
+        ),
+        pytest.param(
+            "[floors.accept_length]",
+            '[floors.cycle_cost]\n3 = "103 % of reference"\n[floors.accept_length]',
+            'floors.cycle_cost.3 = "103 % of reference": 3 is not in depths; add it there or remove this',
+            id="ceiling without its depth",
+        ),
+        pytest.param(
+            "[floors.accept_length]",
+            "[floors.cycle_cost]\n1 = 0\n[floors.accept_length]",
+            "floors.cycle_cost.1 = 0.0: a cycle costs something; write 1.4 for 1.4 plain tokens",
+            id="ceiling 0",
         ),
         pytest.param(
             "1 = 1.5",
@@ -452,6 +471,14 @@ def test_the_floors_of_kimi_follow_from_the_published_figures() -> None:
         assert floors.throughput[depth] == pytest.approx(0.9 * rate / 88.8, abs=0.006)
         assert floors.accept_length[depth] == pytest.approx(0.9 * rate * cycle_s, abs=0.006)
     assert set(floors.provisional) == {3, 10}
+
+
+def test_a_floor_by_rule_is_a_share_of_the_accepted_figure_where_there_is_one() -> None:
+    floors = parsed(("1 = 0.8", '1 = "97.5% of reference"'), ("1 = 1.5", '1 = "99 % of reference"')).floors
+    given = floors.given({"throughput": {1: 1.2, 2: 9.9}})
+    assert given.throughput == {1: pytest.approx(1.17), 2: 0.9}
+    assert profiles.numbers(given.accept_length) == {2: 1.9}
+    assert str(given.accept_length[1]) == "99 % of reference"
 
 
 def test_the_general_prompts_are_six_of_each_kind() -> None:

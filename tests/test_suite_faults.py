@@ -47,6 +47,11 @@ def test_a_dead_server_takes_no_other_depth_with_it_and_leaves_nothing(deaths: R
     assert deaths.lines("depth 10: depth-10.json")
 
 
+def test_no_floor_of_a_depth_that_was_to_be_measured_and_was_not_is_passed_over(deaths: Run) -> None:
+    judged = {"accept_length_holds_its_floor", "throughput_holds_its_floor", "cycle_costs_no_more_than_its_ceiling"}
+    assert {f"{name}[steps{depth:02d}]" for name in judged for depth in (1, 2, 3, 5)} <= deaths.failed()
+
+
 @pytest.mark.parametrize(
     ("depth", "told"),
     [

@@ -22,7 +22,8 @@ WRONG = {
 def run(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Run:
     with suite_in(tmp_path_factory.mktemp("judged"), warm) as suite:
         # Far from what depth 10 shows when it is well (3.6) and when it is slow (0.2): other work shares the machine.
-        suite.profile(changed=lambda text: text.replace("10 = 0.2", "10 = 0.9"))
+        # A cycle costs 1.5 plain tokens.
+        suite.profile(changed=lambda text: text.replace("10 = 0.2", "10 = 0.9") + "\n[floors.cycle_cost]\n10 = 8.0\n")
         suite.faults(**WRONG)
         return suite.run("-k", "eagle3")
 
@@ -43,8 +44,10 @@ def test_a_server_that_runs_another_depth_than_asked_fails_the_launch_test_alone
     assert run.lines("depth: speculative_num_steps = 1 was asked for at 1 step, and the server reports", "= 2")
 
 
-def test_a_slow_cycle_fails_throughput_and_not_accept_length(run: Run) -> None:
-    assert failed_at(run, 10) == {"throughput_holds_its_floor"}
+def test_a_slow_cycle_fails_its_ceiling_and_throughput_and_not_accept_length(run: Run) -> None:
+    assert failed_at(run, 10) == {"throughput_holds_its_floor", "cycle_costs_no_more_than_its_ceiling"}
+    assert run.lines("A cycle at 10 steps exceeds its ceiling of 8.000 plain tokens: ")
+    assert run.lines("10 steps: a cycle costs ", "plain tokens, ceiling 8.000.")
     assert run.lines("Throughput at 10 steps falls short of its floor of 0.900 × baseline")
 
 
@@ -66,4 +69,4 @@ def test_a_deeper_draft_that_is_accepted_less_fails_the_depth_curve_and_the_orac
 def test_the_table_says_which_tests_failed_at_which_depth(run: Run) -> None:
     told = {words[0]: line for line in run.lines("fails: ") if (words := line.split())}
     assert set(told) == {"1", "2", "3", "5", "10"}
-    assert told["10"].endswith("fails: throughput")
+    assert told["10"].endswith("fails: cycle, throughput")

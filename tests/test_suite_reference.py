@@ -82,6 +82,25 @@ def test_counts_that_moved_fail_by_the_count(known: Suite) -> None:
     assert run.lines("Verify counts at 2 steps are not the reference's on 8 prompts", "p0: ")
 
 
+def test_floors_by_rule_are_shares_of_the_reference(known: Suite) -> None:
+    rule = '\n[floors.cycle_cost]\n2 = "300 % of reference"\n'
+    by_rule = {"2 = 1.5": '2 = "97 % of reference"', "2 = 0.2": '2 = "50 % of reference"'}
+    file = profile(known, 2)
+    text = file.read_text() + rule
+    for number, share in by_rule.items():
+        text = text.replace(number, share)
+    file.write_text(text)
+    known.faults(d2={"miscounted": 1})
+    run = known.run("-k", "floor or ceiling", "--perf-depths=2")
+    # 32 tokens in 16 verifies then, in 17 tonight.
+    assert run.failed() == {"accept_length_holds_its_floor[steps02]"}
+    assert run.lines(
+        "Accept length at 2 steps falls short of its floor of 1.940 tokens", "It was to be 97 % of reference."
+    )
+    assert run.lines("2 steps: a cycle costs ", " plain tokens, ceiling ")
+    assert run.lines("1 failed, 2 passed")
+
+
 def test_a_reference_of_another_workload_is_not_compared_and_the_difference_named(known: Suite) -> None:
     profile(known, 2, tokens=17)
     file = known.folder / "small.toml"
