@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fixtures.analysis.checks import Finding, launch_findings, named, unsilenced
+from fixtures.analysis.checks import Finding, named, unsilenced
+from fixtures.analysis.conditions import of_launch
 from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.witnesses import Taken, nccl_findings
 from fixtures.profiles import Profile
@@ -37,13 +38,7 @@ def test_eagle3_every_rank_has_the_nccl_settings(
 
 
 def findings(measurement: Measurement, baseline: Measurement, profile: Profile) -> tuple[Finding, ...]:
-    if not (measurement.server.reported and baseline.server.reported):
+    found = of_launch(measurement, baseline, max_running_requests=profile.launch.max_running_requests)
+    if found is None:
         pytest.skip(f"nothing checked: {measurement.server.log} doesn't say what runs (/server_info)")
-    found = launch_findings(
-        measurement.server.reported,
-        depth=measurement.depth,
-        expected_max_running_requests=profile.launch.max_running_requests,
-        baseline_reported=baseline.server.reported,
-        fell_back=measurement.server.graph_fell_back,
-    )
     return unsilenced(found, named(profile.checks.silenced))

@@ -89,6 +89,14 @@ def test_another_depth_is_recognised_by_the_references_counts() -> None:
     assert blamed(explained(night(Fault(runs={2: 3}), seed=1))) == {2: (Cause.ANOTHER_DEPTH,)}
 
 
+def test_another_depth_is_recognised_by_the_servers_own_account_where_no_counts_are_known() -> None:
+    of = night(Fault(runs={2: 3}), seed=1)
+    fewer = replace(REFERENCE, depths={d: r for d, r in REFERENCE.depths.items() if d in {0, 2}})
+    told = replace(of.measured[2], server=replace(of.measured[2].server, reported={"speculative_num_steps": 3}))
+    seen = [explain({2: Tonight(m, of.measured[0], 4)}, fewer, {2: SAME})[2].causes for m in (of.measured[2], told)]
+    assert seen[0] != seen[1] == (Cause.ANOTHER_DEPTH,)
+
+
 @pytest.mark.parametrize("alternating", [False, True])
 def test_a_slower_plain_server_is_the_plain_servers_alternating_or_not(alternating: bool) -> None:
     seen = blamed(explained(night(Fault(slower={Part.CYCLE: 1.05}), seed=1), alternating=alternating))

@@ -31,6 +31,17 @@ def test_wrong_layers_lose_accept_length_and_not_the_text(layers: tuple[Suite, R
     assert not [name for name in run.failed() if name.startswith(("text", "server_is"))]
 
 
+def test_wrong_layers_are_named_as_such_in_the_failure(layers: tuple[Suite, Run]) -> None:
+    run = layers[1]
+    assert {name for name in run.failed() if name.startswith("first_guess")} == {
+        "first_guess_is_accepted_as_expected[steps01]",
+        "first_guess_is_accepted_as_expected[steps02]",
+    }
+    # At 2 steps the stand-in accepts two drafts in every second verify, and with wrong layers one in every fourth.
+    said = "Wrong-layer signature at 2 steps: the first guess is accepted in 0.231 of the verifies (interval 0.231 to"
+    assert run.lines(said, "not in 0.500, as the oracle has it, while the text is the plain server's")
+
+
 def test_the_draft_of_the_drill_lies_among_the_results_and_the_users_is_as_it_was(layers: tuple[Suite, Run]) -> None:
     suite = layers[0]
     drilled = suite.results / "draft"
@@ -75,6 +86,7 @@ def test_another_depth_than_asked_fails_the_launch_test(suite: Suite) -> None:
     assert run.booted == [0, 1]
     assert "server_is_what_was_asked[steps02]" in run.failed()
     assert run.lines("depth: speculative_num_steps = 2 was asked for at 2 steps, and the server reports", "= 1")
+    assert "Wrong-layer" not in run.output
 
 
 def test_a_slower_verify_is_slower_at_every_depth_and_its_json_is_marked(suite: Suite) -> None:

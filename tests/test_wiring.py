@@ -1,0 +1,60 @@
+"""Acceptance at position 1: who expects what of it, and what a collapse is called."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fixtures.analysis.reference import Accepted, of_sweep
+from fixtures.analysis.verdicts import Outcome
+from fixtures.analysis.wiring import Expected, expected_first, first_acceptance
+from tests.kit.nights import Fault, counts, night
+
+
+def test_the_verdict_on_position_one_says_who_expects_what() -> None:
+    of = night(seed=1).measured
+    expected = expected_first(of[2], stated=None, oracle=counts_at("right", 2), reference=None)
+    assert expected is not None
+    seen = first_acceptance(of[2], of[0], expected, healthy=True)
+    assert seen is not None
+    assert (seen.outcome, seen.estimate) == (Outcome.HOLDS, pytest.approx(expected.rate))
+    assert seen.message.startswith("At 2 steps the first guess is accepted in 0.636 of the verifies")
+    assert seen.message.endswith("where the oracle has 0.636.")
+
+
+@pytest.mark.parametrize("healthy", [True, False])
+def test_a_collapse_falls_short_whatever_else_is_wrong_and_has_the_signature_only_where_nothing_is(
+    healthy: bool,
+) -> None:
+    of = night(Fault("wrong layers"), seed=1).measured
+    seen = first_acceptance(of[2], of[0], Expected(0.636, "the profile"), healthy=healthy)
+    assert seen is not None
+    assert seen.outcome is Outcome.FALLS_SHORT
+    assert ("Wrong-layer signature" in seen.message) is healthy
+    assert ("begin with these" in seen.message) is not healthy
+
+
+def test_what_is_expected_is_the_profiles_before_the_oracles_before_the_references() -> None:
+    of = night(seed=1).measured
+    then = of_sweep(of, Accepted("ada", "2026-11-02T03:00:00+00:00", "why"))
+    older = replace(then, depths={d: replace(r, accepted=None) for d, r in then.depths.items()})
+    wrong = counts_at("wrong layers", 2)
+    sources = [
+        expected_first(of[2], stated=0.7, oracle=wrong, reference=then),
+        expected_first(of[2], stated=None, oracle=wrong, reference=then),
+        expected_first(of[2], stated=None, oracle=None, reference=then),
+        expected_first(of[2], stated=None, oracle=None, reference=older),
+        expected_first(of[2], stated=None, oracle=None, reference=None),
+    ]
+    assert [(round(e.rate, 3), e.source) if e else None for e in sources] == [
+        (0.7, "the profile"),
+        (0.496, "the oracle"),
+        (0.636, "the reference"),
+        (0.655, "the reference"),  # at 1 step, whose counts tell it without histograms
+        None,
+    ]
+
+
+def counts_at(whose: str, depth: int) -> dict[str, tuple[int, ...]]:
+    return {p: by_depth[depth] for p, by_depth in counts(whose).items()}
