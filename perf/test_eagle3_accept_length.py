@@ -10,6 +10,8 @@ from fixtures.analysis import verdicts
 from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.verdicts import Verdict
 
+pytestmark = pytest.mark.judges("acceptance")
+
 
 def test_eagle3_accept_length_holds_its_floor(
     measurement: Measurement, floor: Callable[[str], float], judge: Callable[[Verdict], None]

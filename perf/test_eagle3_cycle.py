@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from fixtures.analysis import verdicts
 from fixtures.analysis.intervals import Rule
 from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.verdicts import Verdict
+
+pytestmark = pytest.mark.judges("cycle")
 
 
 def test_eagle3_cycle_costs_no_more_than_its_ceiling(

@@ -11,6 +11,8 @@ from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.verdicts import Verdict
 from fixtures.profiles import Profile
 
+pytestmark = pytest.mark.judges("acceptance")
+
 
 def test_eagle3_accept_length_does_not_fall_with_depth(
     measurement: Measurement,

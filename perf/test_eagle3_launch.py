@@ -16,9 +16,9 @@ Findings = Callable[[Measurement, tuple[Finding, ...]], None]
 
 
 def test_eagle3_server_is_what_was_asked(
-    measurement: Measurement, baseline: Measurement, profile: Profile, nothing_found: Findings
+    measurement: Measurement, beside: Measurement, profile: Profile, nothing_found: Findings
 ) -> None:
-    nothing_found(measurement, findings(measurement, baseline, profile))
+    nothing_found(measurement, findings(measurement, beside, profile))
 
 
 def test_eagle3_baseline_does_not_speculate(baseline: Measurement, profile: Profile, nothing_found: Findings) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fixtures.analysis import verdicts
+import pytest
+
 from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.verdicts import Verdict
-from fixtures.profiles import Profile
+
+pytestmark = pytest.mark.judges("acceptance")
 
 
 def test_eagle3_text_is_the_baselines(
-    measurement: Measurement, baseline: Measurement, profile: Profile, judge: Callable[[Verdict], None]
+    measurement: Measurement, judge_text: Callable[[Measurement], Verdict], judge: Callable[[Verdict], None]
 ) -> None:
-    judge(verdicts.identical_text(measurement, baseline, allowed_share=profile.workload.differing_prompts))
+    judge(judge_text(measurement))

@@ -12,6 +12,8 @@ from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.verdicts import Verdict
 from fixtures.profiles import Profile, numbers
 
+pytestmark = pytest.mark.judges("throughput")
+
 
 @pytest.mark.benchmark(group="eagle3")
 def test_eagle3_baseline_throughput(baseline: Measurement, replayed: Callable[[Measurement], None]) -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from fixtures.analysis.verdicts import Verdict
 
+pytestmark = pytest.mark.judges("acceptance")
+
 
 def test_eagle3_first_guess_is_accepted_as_expected(
     first_acceptance: Verdict | None, judge: Callable[[Verdict], None]

@@ -17,6 +17,7 @@ ARROWS = {
     "against": {"day", "plugin", "replay", "sweep"},
     "opening": {
         "accelerators",
+        "alone",
         "checkout",
         "day",
         "drilling",
@@ -31,6 +32,7 @@ ARROWS = {
         "resume",
     },
     "day": {
+        "alone",
         "checkout",
         "engine.command",
         "engine.drill",
@@ -58,7 +60,8 @@ ARROWS = {
     "sweep": {"accelerators", "checkout", "engine", "evidence", "report", "results", "taking", "workload"},
     "taking": {"engine", "evidence", "workload"},
     "evidence": {"engine"},
-    "judging": {"nights", "references", "results"},
+    "alone": {"engine.command"},
+    "judging": {"alone", "nights", "references", "results"},
     "workload": {"engine.client", "engine.acceptance", "engine.counting", "engine.transcript"},
     "preflight": {"accelerators", "engine.ports", "host", "nccl", "pairs"},
     "nccl": set(),

@@ -16,23 +16,23 @@ def test_the_verdict_on_position_one_says_who_expects_what() -> None:
     of = night(seed=1).measured
     expected = expected_first(of[2], stated=None, oracle=counts_at("right", 2), reference=None)
     assert expected is not None
-    seen = first_acceptance(of[2], of[0], expected, healthy=True)
+    seen = first_acceptance(of[2], expected, text_is_right=True, healthy=True)
     assert seen is not None
     assert (seen.outcome, seen.estimate) == (Outcome.HOLDS, pytest.approx(expected.rate))
     assert seen.message.startswith("At 2 steps the first guess is accepted in 0.636 of the verifies")
     assert seen.message.endswith("where the oracle has 0.636.")
 
 
-@pytest.mark.parametrize("healthy", [True, False])
+@pytest.mark.parametrize(("right", "healthy"), [(True, True), (True, False), (False, True)])
 def test_a_collapse_falls_short_whatever_else_is_wrong_and_has_the_signature_only_where_nothing_is(
-    healthy: bool,
+    right: bool, healthy: bool
 ) -> None:
     of = night(Fault("wrong layers"), seed=1).measured
-    seen = first_acceptance(of[2], of[0], Expected(0.636, "the profile"), healthy=healthy)
+    seen = first_acceptance(of[2], Expected(0.636, "the profile"), text_is_right=right, healthy=healthy)
     assert seen is not None
     assert seen.outcome is Outcome.FALLS_SHORT
-    assert ("Wrong-layer signature" in seen.message) is healthy
-    assert ("begin with these" in seen.message) is not healthy
+    assert ("Wrong-layer signature" in seen.message) is (right and healthy)
+    assert ("begin with these" in seen.message) is not (right and healthy)
 
 
 def test_what_is_expected_is_the_profiles_before_the_oracles_before_the_references() -> None:

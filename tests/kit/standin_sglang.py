@@ -252,7 +252,7 @@ class Standin(Program):
         made = self.committed(tokens)
         texts = self.words(prompt, tokens)
         self.record("completion", number=self.completions)
-        for number, count in enumerate(model.chunks(self.depth, tokens, self.faults.committed)):
+        for number, count in enumerate(model.chunks(self.depth, tokens, self.pattern)):
             if number:
                 yield Pause(self.cycle_s)
             finish = None if texts[count:] else "length"
@@ -283,12 +283,18 @@ class Standin(Program):
 
     def committed(self, tokens: int) -> list[int]:
         """What each verify commits, as it is counted."""
-        made = model.verifies(self.depth, tokens, self.faults.committed)
+        made = model.verifies(self.depth, tokens, self.pattern)
         # Miscounted verifies are taken from others, so that the counts don't contradict each other.
         for _ in range(self.faults.miscounted):
             made[made.index(max(made))] -= 1
             made.append(1)
         return made
+
+    @property
+    def pattern(self) -> Sequence[int]:
+        """What verifies commit: as told, or as simulated where SGLang's variable says so, else the model's own."""
+        simulated = float(os.environ.get("SGLANG_SIMULATE_ACC_LEN", "-1"))
+        return self.faults.committed or ([round(simulated)] if self.depth and simulated > 0 else ())
 
     def words(self, prompt: str, tokens: int) -> list[str]:
         return model.words(prompt, tokens, {int(number): word for number, word in self.faults.words.items()})
