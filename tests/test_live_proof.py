@@ -1,0 +1,120 @@
+"""The gate on the real engine: quiet sweeps raise no alarm, and with verifies a tenth slower every one does.
+
+`EAGLE3_LIVE=DIR pytest tests/test_live_proof.py -m slow` (40 minutes on two quiet cores) keeps what it saw in DIR:
+live.json, and the folder of the sweep that became the reference. The kept record is tests/recordings/live.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tabulate import tabulate
+
+from tests.kit.suite import Suite
+from tests.kit.warm import ROOT
+
+KEPT = ROOT / "tests" / "recordings" / "live" / "live.json"
+CYCLE = "cycle_is_no_slower_than_the_references[steps02]"
+DRILL = "slow-verify=10%"
+ROUNDS = 10
+LIMIT_S = 900.0
+CHANGES = {
+    r"^depths = .*$": "depths = [2]",
+    r"^max_tokens = .*$": "max_tokens = 64",
+    r"^oracle = .*$": "",
+    r"^passes = .*$": "passes = 2",
+    r"^looks_until = .*$": "looks_until = 10\nalternate = true",
+    r"^(\[floors\.throughput\])\n(?:\d+ = .*\n)*": r"\1\n2 = 0.8\n",
+    r"^(\[floors\.accept_length\])\n(?:\d+ = .*\n)*": r"\1\n2 = 1.6\n",  # of 64 tokens, not of 128
+}
+"""What of cpu-tiny is other here: one depth, half the tokens, and two servers that take turns, looked at until they
+are told apart."""
+
+
+def profile(folder: Path) -> Path:
+    """cpu-tiny for one depth, alternating, in a folder of its own."""
+    text = (ROOT / "perf" / "profiles" / "cpu-tiny.toml").read_text(encoding="utf-8")
+    for found, put in CHANGES.items():
+        text, count = re.subn(found, put, text, flags=re.MULTILINE)
+        assert count, found
+    file = folder / "live.toml"
+    file.write_text(text.replace('"../../', f'"{ROOT}/').replace('"../', f'"{ROOT}/perf/'), encoding="utf-8")
+    return file
+
+
+def sweep(suite: Suite, name: str, *arguments: str) -> dict[str, Any]:
+    """What one sweep said."""
+    words = (f"--perf-profile={suite.folder}/live.toml", f"--perf-results={suite.folder}/{name}", "-k", "eagle3")
+    run = suite.run(*words, *arguments, limit_s=LIMIT_S)
+    assert run.left == []
+    told = json.loads((suite.folder / name / "depth-2.json").read_text())
+    return {
+        "sweep": name,
+        "status": run.status,
+        "failed": sorted(run.failed()),
+        "undecided": len(run.lines("UndecidedWarning: ")),
+        "passes": 1 + max(sample["repeat"] for sample in told["samples"]),
+        "seconds": round(run.seconds),
+    }
+
+
+def table(record: Mapping[str, Any]) -> str:
+    """The record as docs/power.md shows it."""
+    rows = [[word, len(each), *counts(each)] for word, each in by_kind(record).items()]
+    return tabulate(rows, ["verify", "sweeps", "alarms", "undecided", "passes"], tablefmt="github")
+
+
+def by_kind(record: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
+    """The sweeps by what was done to them."""
+    return {
+        word: [each for each in record["sweeps"] if each["sweep"].startswith(start)]
+        for start, word in (("quiet", "as it is"), ("slow", "10 % slower"))
+    }
+
+
+def counts(sweeps: list[Mapping[str, Any]]) -> tuple[int, int, str]:
+    """Alarms, sweeps that were left undecided, and the passes that they took."""
+    passes = sorted(each["passes"] for each in sweeps)
+    quiet = [each for each in sweeps if not each["failed"]]
+    return len(sweeps) - len(quiet), sum(each["undecided"] > 0 for each in quiet), f"{passes[0]} to {passes[-1]}"
+
+
+def holds(record: Mapping[str, Any]) -> None:
+    quiet, slow = by_kind(record).values()
+    assert [each["failed"] for each in quiet] == [[]] * ROUNDS
+    assert [each["failed"] for each in slow] == [[CYCLE]] * ROUNDS
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_quiet_sweeps_raise_no_alarm_and_slower_ones_all_do(suite: Suite) -> None:
+    keep = Path(os.environ.get("EAGLE3_LIVE", suite.folder / "kept"))
+    keep.mkdir(parents=True, exist_ok=True)
+    profile(suite.folder)
+    accepted = sweep(suite, "reference", "--perf-accept=the reference of the proof")
+    assert accepted["status"] == 0, accepted
+    for file in (suite.folder / "reference").glob("depth-*.json"):
+        (keep / file.name).write_bytes(file.read_bytes())
+    record: dict[str, Any] = {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "host": {"machine": platform.machine(), "cores": os.cpu_count()},
+        "sweeps": [],
+    }
+    for n in range(1, ROUNDS + 1):  # good controls between the bad ones
+        record["sweeps"] += [sweep(suite, f"quiet-{n}"), sweep(suite, f"slow-{n}", f"--perf-drill={DRILL}")]
+        (keep / "live.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    holds(record)
+
+
+def test_the_kept_record_shows_it_and_the_page_has_its_table() -> None:
+    record = json.loads(KEPT.read_text(encoding="utf-8"))
+    holds(record)
+    assert table(record) in (ROOT / "docs" / "power.md").read_text(encoding="utf-8")
