@@ -45,12 +45,18 @@ signal.pause()
 SERVER = "import signal; signal.pause()"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
 FAMILY = """
-import signal, subprocess, sys
+import os, signal, subprocess, sys
+told, tell = os.pipe()
+os.set_blocking(tell, False)
+signal.set_wakeup_fd(tell)
+signal.signal(signal.SIGTERM, lambda *_: None)
 child = subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]])
-signal.signal(signal.SIGTERM, lambda *_: (child.kill(), child.wait(), sys.exit()))
-signal.pause()
+os.read(told, 1)
+child.kill()
+child.wait()
 """
-"""A server that ends its child by itself; its arguments are the child's program and that one's argument."""
+"""A server that ends its child by itself; its arguments are the child's program and that one's argument. A signal that
+comes before it waits is in the pipe, where signal.pause() would wait for a second one."""
 CHILD = """
 import pathlib, signal, sys
 told = pathlib.Path(sys.argv[1])
