@@ -20,6 +20,8 @@ def test_eagle3_accept_length_does_not_fall_with_depth(
     profile: Profile,
     judge: Callable[[Verdict], None],
 ) -> None:
+    if measurement.sampled:
+        pytest.skip("nothing compared: decoding samples, so the depths' texts differ, and with them what is accepted")
     if not shallower:
         pytest.skip(f"nothing compared: {measurement.depth} steps have no shallower depth, measured or in an oracle")
     judge(verdicts.depth_curve(measurement, shallower, tolerance=profile.floors.depth_tolerance))

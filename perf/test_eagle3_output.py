@@ -15,4 +15,6 @@ pytestmark = pytest.mark.judges("acceptance")
 def test_eagle3_text_is_the_baselines(
     measurement: Measurement, judge_text: Callable[[Measurement], Verdict], judge: Callable[[Verdict], None]
 ) -> None:
+    if measurement.sampled:
+        pytest.skip("nothing compared: above temperature 0 no two texts need be equal")
     judge(judge_text(measurement))

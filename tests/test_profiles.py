@@ -320,6 +320,45 @@ def test_a_profile_is_frozen() -> None:
             'launch.accelerators = 1: engine = "cpu" uses none; write 0, or engine = "sglang"',
             id="accelerators for the CPU engine",
         ),
+        pytest.param(
+            "passes = 2",
+            "concurrency = [1, 8]",
+            "workload.concurrency = [1, 8]: launch.flags.max-running-requests = 4 covers 4 streams, not 8; raise it to "
+            "8, or leave 8 out here",
+            id="more streams than the server admits",
+        ),
+        pytest.param(
+            "passes = 2",
+            "concurrency = [4, 2]",
+            "workload.concurrency = [4, 2]: numbers of streams >= 1 ascend, each once; write as in [1, 8, 32]",
+            id="numbers of streams out of order",
+        ),
+        pytest.param(
+            "passes = 2",
+            "concurrency = []",
+            "workload.concurrency = []: numbers of streams >= 1 ascend, each once; write as in [1, 8, 32]",
+            id="no number of streams",
+        ),
+        pytest.param(
+            "passes = 2",
+            "temperature = 0.7",
+            "workload.temperature = 0.7: repeats of a prompt differ then, and passes = 1 shows none; write passes = 2 "
+            "or more",
+            id="sampling without repeats",
+        ),
+        pytest.param(
+            "passes = 2",
+            'passes = 2\ntemperature = 0.7\noracle = "x.json"',
+            "workload.temperature = 0.7: the oracle's counts are of greedy decoding; remove workload.oracle, or "
+            "write 0",
+            id="sampling beside an oracle",
+        ),
+        pytest.param(
+            "2 = 1.9",
+            "2 = 1.9\n[floors.ttft]\n1 = 0",
+            "floors.ttft.1 = 0.0: is the most × the baseline's, > 0; write 1.5 for half as long again",
+            id="limit of the first token that can't hold",
+        ),
     ],
 )
 def test_a_wrong_profile_is_refused_in_these_words(old: str, new: str, line: str) -> None:
@@ -340,6 +379,45 @@ def test_a_wrong_profile_is_refused_in_these_words(old: str, new: str, line: str
 def test_a_flag_that_the_suite_sets_is_refused(flag: str, instead: str) -> None:
     (line,) = refusals(('dtype = "bfloat16"', f"{flag} = 1"))
     assert line == f"launch.flags.{flag} = 1: the suite sets this flag; remove it ({instead})"
+
+
+@pytest.mark.parametrize(
+    ("flag", "shown"),
+    [
+        ("cuda-graph-max-bs = 2", "cuda-graph-max-bs = 2"),
+        ("cuda-graph-bs = [1, 2]", "cuda-graph-bs = [1, 2]"),
+        ("cuda-graph-max-bs-decode = 2", "cuda-graph-max-bs-decode = 2"),
+        ("cuda-graph-bs-decode = 2", "cuda-graph-bs-decode = 2"),
+    ],
+)
+def test_captured_graphs_that_do_not_cover_the_streams_are_refused(flag: str, shown: str) -> None:
+    wrong = (("passes = 2", "concurrency = [1, 4]"), ('dtype = "bfloat16"', flag))
+    assert refusals(*wrong) == [
+        (
+            "workload.concurrency = [1, 4]: "
+            f"launch.flags.{shown} covers 2 streams, not 4; raise it to 4, or leave 4 out here"
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "cuda-graph-max-bs-decode = 4",
+        "cuda-graph-max-bs-prefill = 2",
+        "disable-cuda-graph = true\ncuda-graph-max-bs = 2",
+        'cuda-graph-backend-decode = "disabled"\ncuda-graph-max-bs-decode = 2',
+    ],
+)
+def test_flags_that_cover_the_streams_or_capture_nothing_are_none_of_their_business(flags: str) -> None:
+    profile = parsed(("passes = 2", "concurrency = [1, 2, 4]"), ('dtype = "bfloat16"', flags))
+    assert profile.workload.levels == (2, 4)
+
+
+def test_the_cpu_engine_samples_nothing() -> None:
+    cpu = (('engine = "sglang"', 'engine = "cpu"'), ("accelerators = 1", "accelerators = 0"))
+    (told,) = refusals(*cpu, ("passes = 2", "passes = 2\ntemperature = 1.0"))
+    assert told.startswith('workload.temperature = 1.0: engine = "cpu" verifies greedily whatever is asked, so nothing')
 
 
 def test_all_problems_are_reported_at_once() -> None:

@@ -19,7 +19,7 @@ from fixtures.engine.client import Settings
 from fixtures.profiles import Prompt
 from fixtures.workload import CutShort, Window, WorkloadError
 from tests.kit.answers import Sglang, as_json, chunk, completion, error, event, stream
-from tests.kit.scripted_server import Answer, Pause, Request, Reset, Script, ScriptedServer, Stall, serving
+from tests.kit.scripted_server import Answer, Request, Reset, Script, ScriptedServer, Stall, serving
 
 PROMPTS = (Prompt("p1", "kjv", "one"), Prompt("p2", "code", "two"), Prompt("p3", "kjv", "three"))
 ASKED = Settings(max_tokens=3, request_limit_s=5.0, token_limit_s=5.0)
@@ -107,6 +107,37 @@ def test_a_sample_says_what_was_seen() -> None:
 def test_the_text_of_a_sample_is_digested_as_utf8() -> None:
     window = measure(spoiled({}, completion("é", "🦅", "c", tokens=3)), PROMPTS[:1])
     assert window.samples[0].text_sha256 == hashlib.sha256("é🦅c".encode()).hexdigest()
+
+
+def test_a_window_begins_when_warming_up_has_ended() -> None:
+    """Phases of the cycle are those of the measurement alone."""
+    asked_at: list[float] = []
+    good = spoiled({})
+
+    def script(request: Request) -> Answer:
+        asked_at.append(time.monotonic())
+        return good(request)
+
+    window = measure(script, warmup=2, passes=1)
+    completions = asked_at[-5:]
+    assert completions[1] < window.began_s < completions[2]
+
+
+def test_where_first_tokens_count_each_pass_begins_with_an_empty_prefix_cache() -> None:
+    with serving(Sglang(tokens=3, verifies=1)) as server:
+        window = measure_server(server.url, passes=2, flush=True)
+    paths = [path for path in server.paths() if path in ("/flush_cache", "/v1/completions")]
+    assert paths == ["/v1/completions", *(["/flush_cache"] + 3 * ["/v1/completions"]) * 2]
+    assert window.notes == ()
+
+
+def test_a_prefix_cache_that_can_not_be_emptied_is_noted_once() -> None:
+    window = measure(spoiled({}), passes=2, flush=True)
+    assert len(window.notes) == 1
+    assert window.notes[0].endswith(
+        "which could not be emptied: HTTP 404 to POST /flush_cache: Not Found (the server "
+        "doesn't serve this: is the address right, and is it SGLang?)"
+    )
 
 
 def test_progress_is_told_after_each_completion_that_counts() -> None:
@@ -210,18 +241,6 @@ def test_a_log_that_says_otherwise_is_noted() -> None:
         decode_lines=lambda: logged.pop(0) if len(logged) > 1 else logged[0],
     )
     assert window.notes == ("stream gives an accept length of 2.000, the server's log 4.000",)
-
-
-# --- several at once
-
-
-def test_several_streams_run_at_once_and_samples_stay_in_order() -> None:
-    script = spoiled({}, Answer([Pause(0.05), *GOOD.steps]))
-    with serving(script) as server:
-        window = measure_server(server.url, passes=3, concurrency=3)
-        assert server.most_connections == 3
-        assert server.let_go()
-    assert [(s.repeat, s.prompt) for s in window.samples] == [(r, p.id) for r in range(3) for p in PROMPTS]
 
 
 # --- a server that dies
