@@ -12,7 +12,7 @@ from tests.kit.scripted_server import Answer, Pause, Request, Script, Step
 
 RECORDINGS = Path(__file__).resolve().parent.parent / "recordings"
 
-GAP = Pause(0.002)
+GAP = Pause(0.005)
 """Between two chunks, so that they are read one by one and some time passes."""
 
 DONE = b"data: [DONE]\n\n"
