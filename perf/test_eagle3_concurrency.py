@@ -8,6 +8,8 @@ from fixtures.analysis import concurrency
 from fixtures.analysis.measurement import Measurement
 from fixtures.profiles import Profile
 
+pytestmark = pytest.mark.judges("throughput")
+
 
 def test_eagle3_baseline_serves_several_streams(baseline: Measurement, profile: Profile) -> None:
     serves(baseline, profile)

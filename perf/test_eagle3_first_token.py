@@ -11,6 +11,8 @@ from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.verdicts import Verdict
 from fixtures.profiles import Profile
 
+pytestmark = pytest.mark.judges("throughput")
+
 
 def test_eagle3_time_to_first_token_holds_its_limit(
     measurement: Measurement, paired_baseline: Measurement, profile: Profile, judge: Callable[[Verdict], None]
