@@ -81,7 +81,8 @@ def full() -> Report:
     """A night whose verify is 10 % slower than the reference's, on which a depth died and a model wrote markup."""
     profile = profiles.load("cpu-tiny").narrowed([1, 2, 3, 5])
     bad, quiet = night(Fault(slower={Part.VERIFY: 1.1}), seed=1), night(seed=900)
-    measured = {d: replace(m, started_at="2026-11-29T03:00:00+00:00") for d, m in bad.measured.items()}
+    when = "2026-11-29T03:00:00+00:00"
+    measured = {d: replace(m, started_at=when, phases=_phases(d) if d else None) for d, m in bad.measured.items()}
     reference = of_sweep(quiet.measured, Accepted("ada", "2026-11-02T03:00:00+00:00", "first night"))
     comparisons = dict.fromkeys(measured, Comparison((), ("environment.NCCL_PROTO: 'LL' → None",)))
     both = {d: Tonight(m, measured[0], 4) for d, m in measured.items()}
@@ -94,12 +95,11 @@ def full() -> Report:
         verdicts=[*judged(measured, profile), hostile],
         words={0: "baseline", 1: "holds", 2: "undecided", 3: "fails: output", 5: "fails: throughput"},
         failed={10: "10 steps: the server ended while it booted"},
-        failures={3: ["output"], 10: ["launch"]},
+        failures={3: {"output": f"Differs: {HOSTILE}"}, 10: {"launch": "10 steps gave no measurement."}},
         findings={0: (), 1: (finding,)},
         reference=reference,
         comparisons=comparisons,
         conclusions=explain(both, reference, comparisons, **phases),
-        phases={d: _phases(d) for d in measured if d},
         stored=stored(measured, [1.03] * 30 + [1.0] * 30),
         seconds={"boots": 60.0, "measuring": 120.0},
         folder=Path("results/20261129T030000-cpu-tiny"),
