@@ -10,6 +10,7 @@ pytest.importorskip("matplotlib")
 
 from fixtures.analysis.verdicts import Outcome, Verdict
 from fixtures.report import github
+from fixtures.report.contents import Report
 from tests.kit import reports
 
 
@@ -39,7 +40,13 @@ def test_markup_of_a_model_is_text_in_the_summary() -> None:
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [("a | b", r"a \| b"), ("`rm` *x*", r"\`rm\` \*x\*"), ("two\nlines", "two lines"), ("[x](y)", r"\[x\](y)")],
+    [
+        ("a | b", r"a \| b"),
+        ("`rm` *x*", r"\`rm\` \*x\*"),
+        ("two\nlines", "two lines"),
+        ("[x](y)", r"\[x\](y)"),
+        ("isn't #1 & <b>", r"isn't \#1 &amp; &lt;b&gt;"),
+    ],
 )
 def test_markdown_shows_text_as_it_is(text: str, shown: str) -> None:
     assert github.escaped(text) == shown
@@ -49,22 +56,73 @@ def test_a_night_without_measurements_has_a_summary() -> None:
     assert "Nothing was measured." in github.summary(reports.empty())
 
 
+FILE = "perf/profiles/cpu-tiny.toml"
+PLACE = f"file={FILE},line=1"
+
+
+def night(*several: Verdict, failed: dict[int, str] | None = None, **failures: str) -> Report:
+    """A night with these verdicts, and tests that failed at 2 steps with what they said."""
+    return replace(reports.empty(), verdicts=several, failed=failed or {}, failures={2: failures} if failures else {})
+
+
 def test_what_falls_short_is_an_error_what_is_undecided_a_warning_and_what_holds_nothing() -> None:
-    several = [verdict(outcome) for outcome in Outcome]
-    told = [*github.commands(several, {5: "it died"}, file="perf/profiles/cpu-tiny.toml")]
-    place = "file=perf/profiles/cpu-tiny.toml,line=1"
+    told = [*github.commands(night(*map(verdict, Outcome), failed={5: "it died"}), file=FILE)]
     assert told == [
-        f"::error {place},title=no measurement of 5 steps::it died",
-        f"::error {place},title=throughput at 2 steps%3A falls short::Throughput fell.",
-        f"::warning {place},title=throughput at 2 steps%3A undecided::Throughput fell.",
+        f"::error {PLACE},title=no measurement of 5 steps::it died",
+        f"::error {PLACE},title=throughput at 2 steps%3A falls short::Throughput fell.",
+        f"::warning {PLACE},title=throughput at 2 steps%3A undecided::Throughput fell.",
     ]
+
+
+def test_what_fails_undecided_is_an_error() -> None:
+    one = verdict(Outcome.UNDECIDED, "Noise.")
+    (told,) = github.commands(night(one, throughput="Noise. The third night in a row."), file=FILE)
+    assert told.startswith("::error ")
+
+
+def test_a_failure_that_is_no_verdicts_is_an_error_of_its_own_and_a_verdicts_is_told_once() -> None:
+    one = verdict(Outcome.FALLS_SHORT)
+    told = [*github.commands(night(one, throughput="Throughput fell. Since May.", launch="Another depth."), file=FILE)]
+    assert told == [
+        f"::error {PLACE},title=throughput at 2 steps%3A falls short::Throughput fell.",
+        f"::error {PLACE},title=launch at 2 steps failed::Another depth.",
+    ]
+
+
+def test_a_depth_that_was_not_measured_is_told_once() -> None:
+    (told,) = github.commands(night(failed={2: "It died."}, launch="It died.", output="It died."), file=FILE)
+    assert "no measurement of 2 steps" in told
 
 
 def test_a_message_cannot_start_a_command_of_its_own() -> None:
     hostile = verdict(Outcome.FALLS_SHORT, "100 %\r\n::error::owned")
-    (told,) = github.commands([hostile], {}, file="a.toml")
+    (told,) = github.commands(night(hostile), file="a.toml")
     assert told.endswith("::100 %25%0D%0A::error::owned")
     assert len(told.splitlines()) == 1
+
+
+def test_the_chart_has_a_bar_and_a_floor_for_each_depth_and_room_above() -> None:
+    (chart, _) = github.chart(reports.h200())
+    assert chart.splitlines() == [
+        "```mermaid",
+        "xychart-beta",
+        "  x-axis steps [1, 2, 3, 5, 10]",
+        '  y-axis "throughput, × plain server" 0 --> 1.87',
+        "  bar [1.301, 1.551, 1.669, 1.699, 1.484]",
+        "  line [1.230, 1.480, 1.560, 1.610, 1.410]",
+        "  line [1, 1, 1, 1, 1]",
+        "```",
+    ]
+
+
+def test_no_chart_without_a_depth_beside_the_plain_server() -> None:
+    assert [*github.chart(reports.empty())] == []
+
+
+def test_the_jobs_summary_links_to_the_runs_artifacts_where_there_is_a_run() -> None:
+    run = {"GITHUB_SERVER_URL": "https://github.example", "GITHUB_REPOSITORY": "a/b", "GITHUB_RUN_ID": "7"}
+    assert "(https://github.example/a/b/actions/runs/7#artifacts)" in github.job_summary(reports.h200(), run)
+    assert "artifacts" not in github.job_summary(reports.h200(), {})
 
 
 def test_words_without_a_measurement_stay_out_of_the_table() -> None:
