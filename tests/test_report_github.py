@@ -109,7 +109,7 @@ def test_the_chart_has_a_bar_and_a_floor_for_each_depth_and_room_above() -> None
         "  x-axis steps [1, 2, 3, 5, 10]",
         '  y-axis "throughput, × plain server" 0 --> 1.87',
         "  bar [1.301, 1.551, 1.669, 1.699, 1.484]",
-        "  line [1.230, 1.480, 1.560, 1.610, 1.410]",
+        "  line [1.230, 1.470, 1.580, 1.610, 1.410]",
         "  line [1, 1, 1, 1, 1]",
         "```",
     ]
