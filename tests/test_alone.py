@@ -89,6 +89,14 @@ def test_without_any_of_them_the_engine_alone_is_refused() -> None:
         alone.simulated_lengths(profile, None, None, PROMPTS)
 
 
+def test_an_engine_that_nothing_is_asked_of_is_refused() -> None:
+    with pytest.raises(AloneError, match=r"nothing would be judged, since .*cpu-tiny\.toml has no floors\.cycle_cost"):
+        alone.refuse_idle(TINY, None)
+    alone.refuse_idle(TINY, of_sweep({0: measurement(0)}, ADA))
+    ceilings = TINY.floors.model_copy(update={"cycle_cost": {2: 2.0}})
+    alone.refuse_idle(TINY.model_copy(update={"floors": ceilings}), None)
+
+
 def test_speculative_servers_simulate_and_the_plain_one_does_not() -> None:
     def environment(depth: int) -> dict[str, str]:
         launch = command.launch(TINY, depth, port=1, api_key="k", root=Path("/"), simulated=2.0679)

@@ -61,6 +61,7 @@ ARROWS = {
     "taking": {"engine", "evidence", "levels", "workload"},
     "evidence": {"engine"},
     "alone": {"engine.command"},
+    "drafts": {"checkout", "report", "results"},
     "judging": {"alone", "nights", "references", "results"},
     "workload": {"engine.client", "engine.acceptance", "engine.counting", "engine.transcript"},
     "levels": {"engine.client", "engine.acceptance", "engine.counting", "engine.transcript", "workload"},

@@ -559,6 +559,58 @@ def test_a_floor_by_rule_is_a_share_of_the_accepted_figure_where_there_is_one() 
     assert str(given.accept_length[1]) == "99 % of reference"
 
 
+SEVERAL = """
+[[drafts]]
+name = "production"
+path = "owner/draft"
+[[drafts]]
+name = "new"
+path = "../drafts/new"
+aux_layer_ids = [1, 2, 4]
+oracle = "new.json"
+[pair]
+"""
+PAIR = ('[pair]\ntarget = "../models/target"\ndraft = "owner/draft"', f'{SEVERAL}target = "../models/target"')
+
+
+def test_of_several_drafts_the_first_is_measured_unless_another_is_named() -> None:
+    profile = parsed(PAIR)
+    assert (profile.draft, profile.label, profile.pair.draft) == ("production", "mine-production", "owner/draft")
+    new = profile.narrowed([2]).with_draft("new")
+    assert (new.draft, new.label, new.pair.draft) == ("new", "mine-new", Path("/drafts/new"))
+    assert (new.pair.aux_layer_ids, new.workload.oracle) == ((1, 2, 4), Path("/profiles/new.json"))
+    assert new.with_draft("production").workload.oracle is None
+    assert (parsed().draft, parsed().label) == ("", "mine")
+
+
+def test_a_draft_that_the_profile_has_not_got_is_refused_with_those_it_has() -> None:
+    with pytest.raises(profiles.ProfileError, match=r"draft asked for: old; \[\[drafts\]\] has production, new$"):
+        parsed(PAIR).with_draft("old")
+    with pytest.raises(profiles.ProfileError, match=r"has none: it has pair\.draft alone"):
+        parsed().with_draft("old")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ('name = "new"', 'name = "production"', "is there twice; give each draft a name of its own"),
+        ('name = "new"', 'name = "a draft"', "is part of names of tests; use letters, digits, dots, _ and -"),
+    ],
+)
+def test_names_of_drafts_can_be_told_apart_and_typed(old: str, new: str, line: str) -> None:
+    (said, *more) = refusals((PAIR[0], PAIR[1].replace(old, new)))
+    assert said.startswith("drafts.")
+    assert said.endswith(line)
+    assert len(more) == line.startswith("is there")
+
+
+def test_what_is_of_one_draft_is_refused_beside_several() -> None:
+    changed = PAIR[1].replace("[pair]\n", '[pair]\ndraft = "owner/other"\n')
+    assert refusals((PAIR[0], changed)) == [
+        'pair.draft = "owner/other": is of one draft; with [[drafts]] write path in each draft\'s table'
+    ]
+
+
 def test_the_general_prompts_are_six_of_each_kind() -> None:
     prompts = profiles.read_prompts(profiles.load("kimi-k2.5-int4").workload.prompts)
     ids = [f"{source}-{n:02d}" for source in ("code", "math", "chat", "summary") for n in range(1, 7)]

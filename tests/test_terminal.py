@@ -31,6 +31,11 @@ def test_the_table_has_a_line_per_server() -> None:
     assert lines[-1].endswith("not judged")
 
 
+def test_an_accept_length_that_is_simulated_is_told_from_the_drafts_own() -> None:
+    row = terminal.row(measurement(2, simulated=2.0), SWEEP[0], PROFILE, "holds")
+    assert (row[3], row[5]) == ("–", "2.000 (set)")
+
+
 def test_a_provisional_floor_is_marked_and_says_from_what_it_was_derived() -> None:
     kimi = profiles.load("kimi-k2.5-int4")
     assert terminal.row(measurement(3), SWEEP[0], kimi, "holds")[4].endswith("*")

@@ -294,7 +294,13 @@ class Standin(Program):
     def pattern(self) -> Sequence[int]:
         """What verifies commit: as told, or as simulated where SGLang's variable says so, else the model's own."""
         simulated = float(os.environ.get("SGLANG_SIMULATE_ACC_LEN", "-1"))
-        return self.faults.committed or ([round(simulated)] if self.depth and simulated > 0 else ())
+        return self.faults.committed or ([round(simulated)] if self.depth and simulated > 0 else self.drafts_own())
+
+    def drafts_own(self) -> Sequence[int]:
+        """What its config.json says that verifies of this draft commit, if it says anything."""
+        config = Path(str(self.arguments.get("speculative_draft_model_path", "nowhere"))) / "config.json"
+        told: Sequence[int] = json.loads(config.read_text()).get("committed", ()) if config.exists() else ()
+        return told
 
     def words(self, prompt: str, tokens: int) -> list[str]:
         return model.words(prompt, tokens, {int(number): word for number, word in self.faults.words.items()})
