@@ -334,6 +334,10 @@ def test_a_resumed_sweep_takes_the_finished_depths_and_boots_the_rest(suite: Sui
     assert len([line for line in run.lines("holds") if line.split()[0] in "123"]) == 3
     aside = {path.name for path in suite.results.glob("before-*/*")}
     assert aside == {"depth-2.log", "depth-2.inside"}, "what the interrupted boot wrote"
+    elsewhere = suite.folder / "elsewhere"
+    run = suite.run("-k", "eagle3", f"--perf-resume={suite.results}", f"--perf-results={elsewhere}")
+    assert run.booted == []
+    assert run.lines(f"  depth 3: depth-3.json, {suite.results}/depth-3.log"), "the log stays where it was written"
 
 
 def test_a_sweep_of_another_profile_is_not_resumed(suite: Suite) -> None:

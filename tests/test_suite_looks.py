@@ -21,9 +21,11 @@ def test_a_sweep_with_a_test_that_failed_is_not_accepted_and_fails(suite: Suite)
 
 def test_a_sweep_that_judged_no_floor_is_not_accepted(suite: Suite) -> None:
     profile(suite, 2)
-    run = suite.run("-k", "accept_length", "--perf-accept=why not")
+    run = suite.run("-k", "throughput", "--perf-accept=why not", "--benchmark-autosave")
     assert run.status == 1
-    assert run.lines("ERROR: not accepted: ", "not judged at 2 steps: throughput, text")
+    assert run.lines("ERROR: not accepted: ", "not judged at 2 steps: text, accept length")
+    assert run.lines("Not saved, so that nothing is compared with it: every test passed, and what was asked")
+    assert not [*suite.folder.glob("benchmarks/**/*.json")]
     assert not place(suite).exists()
 
 

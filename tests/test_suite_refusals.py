@@ -98,3 +98,16 @@ def test_preflight_tells_the_plan_and_boots_nothing(suite: Suite) -> None:
     assert run.booted == []
     assert run.left == []
     assert not suite.results.exists()
+
+
+def test_a_selection_without_a_test_leaves_no_folder(suite: Suite) -> None:
+    suite.profile(1)
+    assert suite.run("-k", "typo").status == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert not suite.results.exists()
+
+
+def test_a_folder_that_was_there_stays_though_nothing_is_measured(suite: Suite) -> None:
+    suite.profile(1)
+    suite.results.mkdir()
+    assert suite.run("-k", "typo").status == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert suite.results.exists()

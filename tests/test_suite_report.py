@@ -171,6 +171,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_boots(suite:
     assert run.status == pytest.ExitCode.USAGE_ERROR
     assert run.booted == []
     assert run.lines("--perf-report", "Nothing was booted")
+    assert not suite.results.exists()
 
 
 def test_without_matplotlib_a_page_is_refused_before_anything_boots(suite: Suite, tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from fixtures import profiles
+from fixtures.analysis.measurement import Measurement
 from fixtures.report import terminal
 from tests.kit.builders import measurement, slowed
 
@@ -65,7 +67,36 @@ def test_the_source_of_the_counts_and_every_note_is_told() -> None:
     assert terminal.remarks(noted) == ["Verify counts from: test.", "depth 2: metrics say 51, the stream 50"]
 
 
-def test_the_evidence_of_a_depth_without_a_measurement_is_its_log() -> None:
-    assert terminal.paths(Path("r"), {0: SWEEP[0]}, [2]).splitlines()[-1] == (
-        "  depth 2: no measurement; see depth-2.log"
+def logged(depth: int, log: str) -> Measurement:
+    m = measurement(depth)
+    return replace(m, server=replace(m.server, log=log))
+
+
+def evidence(measured: Measurement, *logs: str) -> str:
+    """What is said of where one depth's evidence lies, beside these logs."""
+    depth = measured.depth
+    return terminal.paths(Path("/r"), {depth: measured}, [], {depth: [Path(log) for log in logs]}).splitlines()[-1]
+
+
+def test_the_log_that_is_named_is_the_measurements_own() -> None:
+    assert evidence(logged(2, "/r/depth-2.log"), "/r/depth-2.log") == "  depth 2: depth-2.json, depth-2.log"
+
+
+def test_the_log_of_a_sweep_in_another_folder_is_named_with_that_folder() -> None:
+    assert evidence(logged(2, "/before/depth-2.log")) == "  depth 2: depth-2.json, /before/depth-2.log"
+
+
+def test_the_logs_of_other_boots_of_the_depth_are_named_after_its_own() -> None:
+    line = evidence(logged(2, "/r/depth-2.boot-2.log"), "/r/depth-2.log", "/r/depth-2.boot-2.log")
+    assert line == "  depth 2: depth-2.json, depth-2.boot-2.log, depth-2.log"
+
+
+def test_the_evidence_of_a_depth_without_a_measurement_is_its_newest_log() -> None:
+    logs = {2: [Path("/r/depth-2.log"), Path("/r/depth-2.boot-2.log")]}
+    assert terminal.paths(Path("/r"), {0: SWEEP[0]}, [2], logs).splitlines()[-1] == (
+        "  depth 2: no measurement; see depth-2.boot-2.log, depth-2.log"
     )
+
+
+def test_a_depth_that_never_booted_has_no_log() -> None:
+    assert terminal.paths(Path("/r"), {}, [2], {}).splitlines()[-1] == "  depth 2: no measurement; it has no log"
