@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from fixtures.analysis.witnesses import nccl_findings
-from fixtures.engine.drill import Drill, DrillError, parse
+from fixtures.engine.drill import VALUES, Drill, DrillError, parse
 from fixtures.engine.inside import drills, on_import
 from fixtures.engine.inside.phases import METHODS, WORKERS
 from fixtures.engine.phase_records import load as load_phases
 from fixtures.engine.phase_records import phases
 from fixtures.engine.witness_records import load
 from tests.kit.little_engine import served
+
+ROOT = Path(__file__).resolve().parent.parent
 
 # Names
 
@@ -70,6 +72,13 @@ def test_what_is_no_drill_is_refused(text: str, refusal: str) -> None:
     with pytest.raises(DrillError) as error:
         parse(text)
     assert str(error.value).startswith(refusal)
+
+
+def test_the_document_has_a_row_for_each_drill_as_it_is_taken() -> None:
+    rows = [
+        line for line in (ROOT / "docs/drills.md").read_text(encoding="utf-8").splitlines() if line.startswith("| `")
+    ]
+    assert sorted(parse(row.split("`")[1]).name for row in rows) == sorted(VALUES)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,117 @@
+"""Drills one after another: what counts as right, and the table of what was concluded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fixtures import rehearsal
+from fixtures.report.rehearsed import BEGIN, END, Concluded, Record, Rehearsed, from_json, markdown, placed, to_json
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORDED = ROOT / "perf/recordings/cpu/drills.json"
+DRILLS = "slow-verify=50% slow-draft=5ms none slow-extend=5ms wrong-layers=0,1,2 none wrong-depth=1 slow-baseline=60%"
+HOW = "--profile cpu-tiny --depth 2 --prompts 20 --max-tokens 64 --passes 2 --alternate"
+
+
+def night(injected: str, **causes: tuple[str, ...]) -> Rehearsed:
+    """Alarms by depth, as in d2=("verify",)."""
+    alarms = {int(d[1:]): Concluded(("cycle time",), c, f"{injected} it was.") for d, c in causes.items()}
+    return Rehearsed(injected, alarms)
+
+
+@pytest.mark.parametrize(
+    ("seen", "right"),
+    [
+        (night("none"), True),
+        (night("none", d0=("plain server",)), False),
+        (night("slow-verify=15%", d2=("verify",)), True),
+        (night("slow-verify=15%"), False),
+        (night("slow-verify=15%", d2=("cycle",)), False),
+        (night("slow-verify=15%", d2=("verify", "unexplained")), False),
+        (night("slow-verify=15%", d2=("verify",), d0=("plain server",)), False),
+        (night("slow-baseline=50%", d0=("plain server",)), True),
+        (night("wrong-layers=0,1,2", d3=("wrong layers",)), True),
+        (night("wrong-depth=1", d2=("another depth runs",)), True),
+        (night("lost-nccl=NCCL_PROTO", d2=()), True),
+        (night("lost-nccl=NCCL_PROTO"), False),
+    ],
+)
+def test_right_is_an_alarm_of_the_right_server_with_its_cause_and_no_other(seen: Rehearsed, right: bool) -> None:
+    assert seen.right is right
+
+
+RECORD = Record(
+    host="2 cores of a CPU",
+    date="2026-11-29",
+    sglang="0.5.23",
+    profile="cpu-tiny",
+    depth=2,
+    prompts=20,
+    max_tokens=64,
+    passes=2,
+    alternated=True,
+    nights=(night("none"), night("slow-draft=5ms", d2=("draft",)), night("slow-baseline=50%", d0=("draft", "cycle"))),
+)
+
+
+def test_the_record_is_read_as_it_was_written() -> None:
+    assert from_json(to_json(RECORD)) == RECORD
+
+
+def test_the_table_has_a_row_for_each_night_and_its_sentences_below() -> None:
+    head, *table = markdown(RECORD).splitlines()
+    assert head.startswith(
+        "cpu-tiny at 2 steps on 2 cores of a CPU, SGLang 0.5.23, 2026-11-29: 20 prompts of 64 tokens,"
+    )
+    assert head.endswith(" 2 × each, taking turns with a plain server.")
+    assert table == [
+        "",
+        "| injected | alarm of | concluded | |",
+        "|---|---|---|---|",
+        "| none | nothing | nothing | right |",
+        "| slow-draft=5ms | 2 steps: cycle time | 2 steps: draft | right |",
+        "| slow-baseline=50% | plain server: cycle time | plain server: draft, cycle | wrong |",
+        "",
+        "- slow-draft=5ms: “slow-draft=5ms it was.”",
+        "- slow-baseline=50%: “slow-baseline=50% it was.”",
+    ]
+
+
+def test_the_table_takes_its_place_in_a_document_and_again() -> None:
+    text = f"before\n{BEGIN}\nold\n{END}\nafter\n"
+    once = placed(text, RECORD)
+    assert once == f"before\n{BEGIN}\n{markdown(RECORD)}\n{END}\nafter\n"
+    assert placed(once, RECORD) == once
+    with pytest.raises(ValueError, match="the document needs the lines"):
+        placed("no marks", RECORD)
+
+
+@pytest.mark.skipif(not RECORDED.exists(), reason="no drills were recorded yet")
+def test_the_documents_table_is_the_recorded_one() -> None:
+    text = rehearsal.DOCUMENT.read_text(encoding="utf-8")
+    assert placed(text, from_json(RECORDED.read_text(encoding="utf-8"))) == text
+
+
+def test_what_is_no_drill_boots_nothing(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="no drill is called 'slow'"):
+        rehearsal.main(["slow", "--into", str(tmp_path / "record.json")])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_documents_command_is_the_one_that_is_tested() -> None:
+    words = rehearsal.DOCUMENT.read_text(encoding="utf-8").replace("\\\n", " ").split()
+    whole = f"python -m fixtures.rehearsal {DRILLS} {HOW} --into perf/recordings/cpu/drills.json --document"
+    assert f" {whole} " in f" {' '.join(words)} "
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_every_drill_on_the_real_engine_is_concluded_to_be_itself(tmp_path: Path) -> None:
+    """On a quiet machine: times are taken for what they are."""
+    into = tmp_path / "drills.json"
+    rehearsal.main([*DRILLS.split(), *HOW.split(), "--into", str(into), "--results", str(tmp_path / "results")])
+    seen = from_json(into.read_text(encoding="utf-8"))
+    assert [night.injected for night in seen.nights] == DRILLS.split()
+    assert [night for night in seen.nights if not night.right] == []
