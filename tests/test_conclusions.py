@@ -173,6 +173,19 @@ def test_every_cost_that_fell_while_the_plain_server_became_slower_is_the_plain_
     assert set(causes(moved(0, cycle=-0.1), *costs).values()) == {(Cause.PLAIN_SERVER,)}
 
 
+@pytest.mark.parametrize(
+    ("verify", "causes_seen"), [(0.7 * 0.1, (Cause.PLAIN_SERVER,)), (0.03, (Cause.DRAFT, Cause.VERIFY))]
+)
+def test_a_single_cost_that_fell_is_the_plain_servers_only_where_every_phase_fell(
+    verify: float, causes_seen: tuple[Cause, ...]
+) -> None:
+    """At 7 of 10 ms verify moves by 7 % where the whole moves by 10 %."""
+    shares = (Share(Part.VERIFY, near(verify), 7.0, 6.3), Share(Part.DRAFT, near(0.1 - verify), 3.0, 2.7))
+    length = Share(Part.ACCEPT_LENGTH, near(0.0), 2.0, 2.0)
+    cost = Attribution(2, near(0.1), Change(10, 9.05, near(-0.1)), (length, *shares), by_cost=True)
+    assert causes(moved(0, cycle=-0.1), cost)[2] == causes_seen
+
+
 def test_every_cost_that_fell_while_the_plain_server_stood_still_is_the_cycles() -> None:
     costs = [moved(d, cycle=0.1, by_cost=True) for d in (1, 2, 3)]
     seen = causes(moved(0, cycle=0.0), *costs)

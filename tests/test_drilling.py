@@ -68,6 +68,17 @@ def test_options_that_contradict_a_drill_are_refused(options: dict[str, Any], wh
 
 
 @pytest.mark.parametrize(
+    ("drill", "option", "why"),
+    [
+        ("slow-baseline", "perf_draft_only", "no time is judged, so leave --perf-draft-only out"),
+        ("wrong-layers=0,1,2", "perf_engine_only", "acceptance is simulated, so leave --perf-engine-only out"),
+    ],
+)
+def test_a_drill_of_what_is_not_judged_is_refused(drill: str, option: str, why: str) -> None:
+    assert why in refusal(drill, **{option: True})
+
+
+@pytest.mark.parametrize(
     ("drill", "profile", "why"),
     [
         ("lost-nccl=NCCL_PROTO", TINY, "cpu-tiny.toml has no NCCL_PROTO, so none would be lost"),
