@@ -74,6 +74,13 @@ def test_what_falls_short_is_an_error_what_is_undecided_a_warning_and_what_holds
     ]
 
 
+def test_a_drills_alarm_says_in_its_title_that_it_is_no_night() -> None:
+    drill = replace(night(verdict(Outcome.FALLS_SHORT)), mark="a drill, slow-verify=15%")
+    (told,) = github.commands(drill, file=FILE)
+    assert "title=Not a night%3A a drill%2C slow-verify=15%25. throughput at 2 steps%3A falls short::" in told
+    assert "**Not a night: a drill, slow-verify=15%. Falls short" in github.summary(drill)
+
+
 def test_what_fails_undecided_is_an_error() -> None:
     one = verdict(Outcome.UNDECIDED, "Noise.")
     (told,) = github.commands(night(one, throughput="Noise. The third night in a row."), file=FILE)
