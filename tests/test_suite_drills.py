@@ -91,8 +91,20 @@ def test_another_depth_than_asked_fails_the_launch_test(suite: Suite) -> None:
 
 def test_a_slower_verify_is_slower_at_every_depth_and_its_json_is_marked(suite: Suite) -> None:
     suite.profile(2, changed=lambda text: text.replace("2 = 0.2", "2 = 0.9"))
-    written = suite.folder / "run.json"
-    run = suite.run("-k", "throughput", "--perf-drill=slow-verify=300%", f"--benchmark-json={written}")
+    written, junit = suite.folder / "run.json", suite.folder / "junit.xml"
+    figures = (f"--benchmark-json={written}", f"--junit-xml={junit}")
+    run = suite.run("-k", "throughput", "--perf-drill=slow-verify=300%", *figures)
     assert run.failed() == {"throughput_holds_its_floor[steps02]"}
     marks = {b["extra_info"]["mark"] for b in json.loads(written.read_text())["benchmarks"]}
     assert marks == {"a drill, slow-verify=300%"}
+    assert not run.lines("No alarm")
+    assert '<property name="mark" value="a drill, slow-verify=300%" />' in junit.read_text()
+
+
+def test_a_fault_that_nothing_sees_is_no_quiet_success(suite: Suite) -> None:
+    suite.profile(2)
+    run = suite.run("-k", "launch", "--perf-drill=slow-verify=10%")
+    assert run.status == 0
+    assert run.lines(
+        "No alarm: no test failed, so these floors, this reference and so few samples don't see such a fault"
+    )
