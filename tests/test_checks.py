@@ -296,6 +296,15 @@ def test_what_the_host_tells_of_its_gpus_is_looked_at() -> None:
     assert conditions_of(seen) == [Check.CLOCKS_THROTTLED, Check.POWER_CAPPED, Check.GPU_SHARED]
 
 
+def test_decode_lines_without_a_graph_on_a_gpu_make_times_doubtful() -> None:
+    seen = measurement(2)
+    on_gpu = replace(seen, server=replace(seen.server, graph_share=0.75, reported={"device": "cuda"}))
+    assert conditions_of(on_gpu) == [Check.GRAPH_NOT_USED]
+    asked = replace(on_gpu.server, reported={"device": "cuda", "disable_cuda_graph": True})
+    assert conditions_of(replace(on_gpu, server=asked)) == []
+    assert conditions_of(replace(on_gpu, server=replace(on_gpu.server, reported={"device": "cpu"}))) == []
+
+
 def test_a_request_decoded_without_its_graph_makes_times_doubtful() -> None:
     seen = measurement(2)
     seen = replace(seen, server=replace(seen.server, graph_fell_back="Decode batch, cuda graph: False"))

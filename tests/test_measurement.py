@@ -7,7 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from fixtures.analysis.measurement import MeasurementError, Refusal, common_prompts, from_json, to_json
+from fixtures.analysis.measurement import (
+    Measurement,
+    MeasurementError,
+    Refusal,
+    by_boot,
+    common_prompts,
+    from_json,
+    joined,
+    to_json,
+)
+from fixtures.analysis.phases import CyclePhases
 from tests.kit.builders import measurement, sample
 
 
@@ -39,6 +49,30 @@ def test_samples_of_a_prompt_come_by_repeat() -> None:
 
 def test_common_prompts_are_those_that_all_have() -> None:
     assert common_prompts([measurement(2, (sample("a"), sample("b"))), measurement(0, (sample("b"),))]) == {"b"}
+
+
+def of_boot(first: int, *, mean_ms: float, cycles: int, graphs: float) -> Measurement:
+    """Two passes of one boot, whose verifies take so long."""
+    one = measurement(2, (sample("a", repeat=first), sample("a", repeat=first + 1)), boots=(first,))
+    phases = CyclePhases("clock", "0-0", cycles, {"verify": mean_ms}, {"verify": 0.0}, accept_length=2.0)
+    return replace(one, phases=phases, server=replace(one.server, graph_share=graphs))
+
+
+def test_the_phases_of_several_boots_are_those_of_all_their_cycles() -> None:
+    both = joined(of_boot(0, mean_ms=10.0, cycles=30, graphs=0.5), of_boot(2, mean_ms=14.0, cycles=10, graphs=1.0))
+    assert both.phases is not None
+    # 30 × 10 and 10 × 14 over 40; a quarter of the cycles lies 3 ms above it, the rest 1 ms below.
+    assert both.phases.mean_ms == {"verify": 11.0}
+    assert both.phases.sd_ms == {"verify": pytest.approx(3**0.5)}
+    assert (both.phases.cycles, both.phases.accept_length, both.phases.rank) == (40, 2.0, "0-0")
+    assert both.server.graph_share == 0.5
+
+
+def test_each_boot_has_the_passes_from_its_first_to_the_next_ones() -> None:
+    both = joined(of_boot(0, mean_ms=1.0, cycles=1, graphs=1.0), of_boot(2, mean_ms=1.0, cycles=1, graphs=1.0))
+    assert [[s.repeat for s in boot.samples] for boot in by_boot(both)] == [[0, 1], [2, 3]]
+    assert [boot.boots for boot in by_boot(both)] == [(0,), (2,)]
+    assert by_boot(replace(both, boots=(0, 2, 4))) == by_boot(both)
 
 
 def test_what_is_written_is_read_back_equal() -> None:

@@ -196,6 +196,17 @@ def test_a_file_that_is_no_reference_is_refused_with_its_path_and_what_to_do(pat
     assert "restore it from version control" in str(refused.value)
 
 
+def test_each_boot_of_a_night_tells_how_far_boots_lie_apart() -> None:
+    measured = sweep(passes=4)
+    slower = tuple(replace(s, decode_s=s.decode_s * (1.02 if s.repeat >= 2 else 1.0)) for s in measured[2].samples)
+    measured[2] = replace(measured[2], samples=slower, boots=(0, 2))
+    boots = of_sweep(measured, ADA).depths[2].boots
+    assert [(len(boot.cycles["p0"]), boot.day) for boot in boots] == [(2, "2026-11-02"), (2, "2026-11-02")]
+    apart = of_sweep(measured, ADA).depths[2].spread(alternating=False)
+    # ln 1.02 between two boots of one day: a standard deviation of that over √2.
+    assert (apart.boots, apart.days, apart.boot) == (2, 1, pytest.approx(0.0198 / 2**0.5, rel=0.01))
+
+
 # Accepting
 
 

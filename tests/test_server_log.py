@@ -172,6 +172,14 @@ def test_an_empty_log_has_no_phases() -> None:
 # --- graphs
 
 
+def test_the_share_of_decode_lines_that_ran_in_a_graph_is_told() -> None:
+    assert server_log.graph_state(read(H200 / "d2.log")).share == 1.0
+    line = "[2026-11-29 15:50:03] Decode batch, #running-req: 1, #token: 9, token usage: 0.01, cuda graph: {}"
+    text = "\n".join(line.format(graph) for graph in ("True", "False", "True", "True"))
+    assert server_log.graph_state(text).share == 0.75
+    assert server_log.graph_state("nothing").share is None
+
+
 def test_captured_batch_sizes_are_told_by_graph() -> None:
     assert server_log.graph_state(read(H200 / "d2.log")).captured == {
         "target verify": (1, 2, 3, 4),
