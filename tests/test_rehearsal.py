@@ -8,6 +8,7 @@ import pytest
 
 from fixtures import rehearsal
 from fixtures.report.rehearsed import BEGIN, END, Concluded, Record, Rehearsed, from_json, markdown, placed, to_json
+from tests.kit.suite import Suite
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT / "perf/recordings/cpu/drills.json"
@@ -98,6 +99,28 @@ def test_what_is_no_drill_boots_nothing(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="no drill is called 'slow'"):
         rehearsal.main(["slow", "--into", str(tmp_path / "record.json")])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.faults
+def test_drills_in_a_row_on_the_stand_in_are_held_against_the_first_night(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = "\n[reference]\ndelta = 0.9\nplain_delta = 0.9\nbeta = 0.05\n"
+    file = suite.profile(2, alternate=True, changed=lambda text: text + wide)
+    monkeypatch.setenv("EAGLE3_PERF_LOCKS", str(suite.locks))
+    into = suite.folder / "drills.json"
+    where = ["--profile", str(file), "--results", str(suite.results), "--into", str(into)]
+    rehearsal.main(["wrong-layers=0,1,2", "slow-baseline=400%", "--passes", "2", *where])
+    layers, plain = from_json(into.read_text(encoding="utf-8")).nights
+    assert [layers.right, plain.right] == [True, True], (layers, plain)
+    assert set(layers.alarms[2].detected) == {"accept length kept", "first acceptance"}
+    assert layers.alarms[2].sentence.startswith("2 steps lost ")
+    assert plain.alarms[0].detected == ("cycle time",)
+    booted = [line["depth"] for line in suite.record() if line["event"] == "booting"]
+    assert booted == [0, 2, 2, 0, 2], "the plain server stays up until it is the one with the fault"
+    assert suite.left(suite.record()) == []
+    folders = ["01-none", "02-wrong-layers", "03-slow-baseline"]
+    assert sorted(path.name for path in suite.results.iterdir() if path.is_dir()) == folders
 
 
 def test_the_documents_command_is_the_one_that_is_tested() -> None:
