@@ -16,6 +16,8 @@ from typing import Any
 import psutil
 
 PROGRAM = shutil.which("chromium") or shutil.which("google-chrome")
+REQUIRED = os.environ.get("EAGLE3_BROWSER") == "required"
+"""Whether tests fail where there is none, instead of being skipped."""
 OPTIONS = (
     "--headless",
     "--no-sandbox",  # root in a container has no other way
@@ -107,7 +109,7 @@ class Page:
 @contextmanager
 def chromium(folder: Path) -> Iterator[Page]:
     """A tab of a browser of its own, whose profile lies in `folder`; nothing of it is left afterwards."""
-    assert PROGRAM
+    assert PROGRAM, "no Chromium here, though EAGLE3_BROWSER=required"
     (for_browser, ask), (answers, for_us) = os.pipe(), os.pipe()
     command = [PROGRAM, *OPTIONS, f"--user-data-dir={folder}"]
     process = subprocess.Popen(

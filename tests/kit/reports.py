@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from tests.kit.builders import measurement, sample
 from tests.kit.nights import Fault, night, phases_ms
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+Made: TypeAlias = Callable[[], Report]
 HOSTILE = (
     "</p><script>document.title = 'owned'</script><img src='http://example.invalid/x.png'> \u202eevil\u202c \x1b[31m"
 )
@@ -56,6 +58,22 @@ def h200() -> Report:
     words = {0: "baseline", **{d: "holds" for d in measured if d}}
     return Report(
         profile, measured, verdicts=judged(measured, profile), words=words, findings=dict.fromkeys(measured, ())
+    )
+
+
+def h200_among_nights() -> Report:
+    """The same with a reference and a quarter of nights before it."""
+    report = h200()
+    measured = dict(report.measured)
+    reference = of_sweep(measured, Accepted("ada", "2026-11-02T03:00:00+00:00", "first night"))
+    comparisons = dict.fromkeys(measured, Comparison((), ()))
+    night = {d: Tonight(m, measured[0], 4) for d, m in measured.items()}
+    return replace(
+        report,
+        reference=reference,
+        comparisons=comparisons,
+        conclusions=explain(night, reference, comparisons),
+        stored=stored(measured, [1.03] * 45 + [1.0] * 45),
     )
 
 
