@@ -55,9 +55,15 @@ def h200() -> Report:
     """Six servers on one H200."""
     profile = profiles.load("h200-llama8b-shape")
     measured = recorded(ROOT / "perf/recordings/h200")["2026-11-29-sweep"]
-    words = {0: "baseline", **{d: "holds" for d in measured if d}}
+    assert profile.workload.oracle
+    oracle = profiles.read_oracle(profile.workload.oracle)
     return Report(
-        profile, measured, verdicts=judged(measured, profile), words=words, findings=dict.fromkeys(measured, ())
+        profile,
+        measured,
+        expected={d: {p: oracle.histogram(p, d) for p in measured[0].prompts()} for d in measured if d},
+        verdicts=judged(measured, profile),
+        words={0: "baseline", **{d: "holds" for d in measured if d}},
+        findings=dict.fromkeys(measured, ()),
     )
 
 
