@@ -145,6 +145,29 @@ def test_a_server_whose_run_was_killed_is_ended_and_spoken_of(tmp_path: Path, se
     assert f"log {LOG}); ended pid {pid} (" in str(leftover)
 
 
+def test_the_command_ends_what_a_killed_run_left_and_then_finds_nothing(tmp_path: Path, server: str) -> None:
+    with suite(tmp_path, server, "recorded", SERVER):
+        pass
+    words = [sys.executable, "-m", "fixtures.leftovers"]
+    environment = {**os.environ, "EAGLE3_PERF_LOCKS": str(tmp_path)}
+    said = [
+        subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+        for _ in range(2)
+    ]
+    assert not bearers(server)
+    assert [len(lines) for lines in said] == [2, 1]
+    assert said[0][0].startswith("a server was left by a run that is gone")
+    assert {lines[-1] for lines in said} == {"nothing of a gone run is left"}
+
+
+def test_a_server_of_a_run_under_way_is_said_and_left_alone(tmp_path: Path, server: str) -> None:
+    said: list[str] = []
+    with suite(tmp_path, server, "recorded", SERVER) as run:
+        assert leftovers.clean(tmp_path, said.append)
+        assert bearers(server)
+    assert said[0] == f"a server of a run under way was left alone (pid {run.pid}, log {LOG})"
+
+
 def test_a_server_started_at_the_moment_its_run_was_killed_is_found_without_its_pid(
     tmp_path: Path, server: str
 ) -> None:

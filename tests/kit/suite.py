@@ -19,6 +19,7 @@ import psutil
 
 from fixtures.engine import ports
 from tests.kit import standin_model as model
+from tests.kit.scratch import plain
 from tests.kit.warm import ROOT, Warm
 
 DEPTHS = (1, 2, 3, 5, 10)
@@ -251,14 +252,13 @@ class Suite:
             words += ["--perf-results", str(self.results)]
         if "--benchmark-storage" not in given:
             words.append(f"--benchmark-storage=file://{self.folder}/benchmarks")
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "EAGLE3_", "GITHUB_"))}
         ours = {"EAGLE3_PERF_LOCKS": str(self.locks), "COLUMNS": "120", "HOME": str(self.folder)}
         recorded = len(self.record())
         began = time.monotonic()
         with output.open("wb") as file:
             pid = self.warm.start(
                 [*words, *arguments],
-                environment={**inherited, **ours, **environment},
+                environment={**plain(), **ours, **environment},
                 output=file.fileno(),
             )
         return Going(self, pid, began, output, recorded)
