@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 pytest.importorskip("matplotlib")
 
@@ -79,6 +81,20 @@ def test_nights_are_found_and_kept_at_the_same_places() -> None:
 def test_a_repository_without_a_profile_has_no_nights(event: str, variables: dict[str, str], *, runs: bool) -> None:
     contexts = {"github": {"event_name": event}, "vars": variables}
     assert bool(workflow.value(told()["jobs"]["night"]["if"], contexts)) is runs
+
+
+def test_hosts_that_share_depths_wait_keep_and_upload_apart() -> None:
+    """The rows that docs/nightly.md gives, in place of the workflow's own."""
+    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/nightly.md").read_text(), re.DOTALL)
+    rows = yaml.safe_load(text)["matrix"]["include"]
+    job = told()["jobs"]["night"]
+    assert [set(row) for row in rows] == [set(job["strategy"]["matrix"]["include"][0])] * 2
+    named = [job["concurrency"]["group"], job["runs-on"][1]]
+    named += [step["with"][key] for step in job["steps"] for key in ("key", "name") if key in step.get("with", {})]
+    assert len(named) == 5
+    github = {"run_id": "1", "run_attempt": "1"}
+    for name in named:
+        assert len({workflow.evaluated(name, {"matrix": row, "github": github}) for row in rows}) == 2
 
 
 # --- nights on the stand-in

@@ -46,10 +46,14 @@ class Warm:
         self._channel = channel
         self._bytecode = bytecode
 
-    def start(self, arguments: Sequence[str], *, environment: Mapping[str, str], output: int) -> int:
-        """The pid of a run of pytest in the checkout; stdout and stderr go to the file descriptor."""
-        kept = {**without_bytecode(environment), "PYTHONPYCACHEPREFIX": self._bytecode}
-        request = json.dumps({"arguments": list(arguments), "environment": kept})
+    def start(
+        self, arguments: Sequence[str], *, environment: Mapping[str, str], output: int, folder: Path = ROOT
+    ) -> int:
+        """The pid of a run of pytest in the folder, a checkout; stdout and stderr go to the file descriptor."""
+        kept = without_bytecode(environment)
+        if folder == ROOT:  # a copy has what is compiled beside it
+            kept["PYTHONPYCACHEPREFIX"] = self._bytecode
+        request = json.dumps({"arguments": list(arguments), "environment": kept, "folder": str(folder)})
         socket.send_fds(self._channel, [request.encode()], [output])
         return int(self._channel.recv(32))
 
@@ -107,10 +111,11 @@ def become(request: Mapping[str, Any], output: int) -> None:
         os.dup2(source, number)
     os.close(nothing)
     os.close(output)
+    os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.dont_write_bytecode = False
-    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"]
+    sys.pycache_prefix = os.environ.get("PYTHONPYCACHEPREFIX")
     sys.path[1:1] = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     sys.argv = ["pytest", *request["arguments"]]
 
