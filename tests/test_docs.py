@@ -28,6 +28,8 @@ GPU = "needs a GPU"
 THE_HOSTS = {"accelerators", "draft", "interpreter", "pair", "sglang", "target"}
 """What a preflight may refuse here and grant on a GPU host: hardware, SGLang, models."""
 NOT_RUN = re.compile(r"not run: \w.+")
+FILE = re.compile(r"(?<![\w/.~<])(?<!--into )(?:\.github|docs|fixtures|perf|tests)/[\w./-]*\w(?![\w<*{])")
+"""A file of the checkout; what a command writes is another matter."""
 LATER = ("perf/references", "perf/profiles/NAME")
 """What is there once somebody accepts a reference or writes a profile."""
 BY_CI = ("sweep", "tests")
@@ -67,9 +69,7 @@ def test_every_option_that_is_named_exists(page: Path, pytestconfig: pytest.Conf
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_of_the_checkout_that_is_named_exists(page: Path) -> None:
-    named = re.findall(
-        r"(?<![\w/.~<])(?:\.github|docs|fixtures|perf|tests)/[\w./-]*\w(?![\w<*{])", page.read_text(encoding="utf-8")
-    )
+    named = FILE.findall(page.read_text(encoding="utf-8"))
     missing = {name for name in named if not (ROOT / name).exists() and not name.startswith(LATER)}
     assert not missing
 
@@ -159,7 +159,8 @@ def check_python(words: Sequence[str]) -> None:
     if words[0] == "-m" and words[1].startswith("fixtures"):
         module = ROOT / words[1].replace(".", "/")
         text = (module / "__main__.py" if module.is_dir() else module.with_suffix(".py")).read_text()
-        asked = {word.removeprefix("--") for word in words if word.startswith("--")}
+        # What follows -- goes to pytest.
+        asked = {word.removeprefix("--") for word in " ".join(words).partition(" -- ")[0].split() if word[:2] == "--"}
         assert asked <= set(re.findall(r'"(?:--)?([\w-]+)"', text))
 
 
