@@ -13,8 +13,21 @@ EVERYONE = {"profiles", "analysis"}
 """Rooms that any other may ask."""
 
 ARROWS = {
-    "plugin": {"benchmark_storage", "checkout", "day", "opening", "report", "sweep"},
+    "plugin": {"announcing", "benchmark_storage", "checkout", "day", "opening", "report", "sweep"},
     "against": {"day", "plugin", "replay", "sweep"},
+    "announcing": {
+        "accelerators",
+        "alone",
+        "checkout",
+        "drilling",
+        "engine.attached",
+        "engine.drill",
+        "host",
+        "opening",
+        "plan",
+        "preflight",
+        "references",
+    },
     "opening": {
         "accelerators",
         "alone",

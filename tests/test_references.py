@@ -108,6 +108,13 @@ def test_on_gpus_their_model_and_number_are_in_the_key_and_their_serials_in_the_
     ]
 
 
+def test_the_hosts_facts_of_whoever_asks_are_not_taken_for_the_servers() -> None:
+    asked_from_here = night(2, host={"client": CPU_HOST})
+    assert key(asked_from_here)["host"] == {"cpu": None, "cores": None}
+    then = of_sweep(sweep(), ADA)
+    assert any(line.startswith("host.cpu: ") for line in compare(then.key, then.context, asked_from_here).incomparable)
+
+
 def test_flags_are_told_apart_and_those_that_mean_nothing_are_left_out() -> None:
     argv = ("python", "-m", "serve", "--port", "31000", "--dtype", "float32", "--lora-paths", "a", "b", "--quiet")
     assert flags(argv) == {"--dtype": "float32", "--lora-paths": "a b", "--quiet": ""}

@@ -48,8 +48,9 @@ def test_attached_servers_are_measured_by_the_same_tests_and_live_on(suite: Suit
         assert all(server.alive() for server in servers.values())
         assert [line for line in suite.record()[before:] if line["event"] == "booting"] == []
     assert run.status == 0, run.output
-    assert run.lines("9 passed")
+    assert run.lines("10 passed")
     assert suite.finished() == [0, 2]
+    assert suite.measured(2)["host"].keys() == {"client"}
     assert KEY not in run.output + "".join(p.read_text() for p in suite.results.glob("depth-*.json"))
 
 
