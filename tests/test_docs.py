@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures import opening
+from fixtures import announcing, opening
 from tests.kit import markdown
 from tests.kit.markdown import Block
 from tests.kit.recorders import OTHERS, Recorders, recorders
@@ -147,7 +147,7 @@ def check_pytest(options: Namespace, words: Sequence[str], *, gpu: bool) -> None
     """Paths that there are, and a day that could begin on a host that has what it takes."""
     assert [path for path in options.file_or_dir if not (ROOT / path.partition("::")[0]).exists()] == []
     if gpu:
-        ready, lines = opening.preflight_report(options)
+        ready, lines = announcing.report(options, comparison=None)
         refused = {line.split()[1].rstrip(":") for line in lines if line.startswith("refused")}
         assert ready or refused <= THE_HOSTS, f"{shlex.join(words)}: {lines}"
     elif any(path.startswith("perf") for path in options.file_or_dir):

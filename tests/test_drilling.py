@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fixtures import drilling, opening, profiles
+from fixtures import announcing, drilling, opening, profiles
 from fixtures.analysis.facts import context, key
 from fixtures.analysis.sides import of_measurement
 from fixtures.engine.drill import WELL, DrillError, parse
@@ -50,7 +50,7 @@ def test_a_preflight_refuses_it_too() -> None:
     with pytest.raises(
         opening.NotReady, match=r"^--perf-drill: drill 'slow-verify=9': slow-verify takes how much slower"
     ):
-        opening.preflight_report(Options(perf_drill="slow-verify=9"))
+        announcing.report(Options(perf_drill="slow-verify=9"), comparison=None)
 
 
 @pytest.mark.parametrize(

@@ -762,7 +762,7 @@ def test_the_example_in_the_documentation_is_a_good_profile_and_its_messages_are
     wrong = wrong.replace("max_tokens = 256", 'max_tokens = 256\npasses = "2"').replace("2 = 1.9", "")
     with pytest.raises(profiles.ProfileError) as error:
         profiles.parse(wrong, file)
-    assert f"```\n{error.value}\n```" in page
+    assert f"```text\n{error.value}\n```" in page
 
 
 def test_the_worked_example_of_accept_length_agrees_with_the_oracle() -> None:
