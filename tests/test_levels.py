@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from fixtures import levels
+from fixtures import levels, profiles
+from fixtures.analysis.concurrency import figures, steady
 from fixtures.analysis.streams import Level
+from fixtures.engine import command, process
 from fixtures.engine.acceptance import Source
 from fixtures.engine.client import Settings, Unreachable, on_uvloop
 from fixtures.profiles import Prompt
 from tests.kit.answers import Sglang, chunk, completion, error, stream
 from tests.kit.scripted_server import Answer, Pause, Request, Reset, ScriptedServer, Stall, serving
-from tests.test_workload import Died, dying_after, spoiled
+from tests.test_workload import ROOT, Died, dying_after, spoiled
 
 PROMPTS = tuple(Prompt(f"p{n}", "kjv", f"prompt {n}") for n in range(3))
 GOOD = completion("a", "b", "c", tokens=3)
@@ -134,3 +136,58 @@ def test_what_runs_on_uvloop_runs_on_uvloop() -> None:
         return type(asyncio.get_running_loop()).__module__
 
     assert on_uvloop(loop()) == "uvloop"
+
+
+# --- the real engine
+
+TINY = profiles.load("cpu-tiny")
+AT_ONCE = 4
+
+
+@pytest.fixture(scope="module", params=[0, 2], ids=["plain", "two steps"])
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Level]:
+    """The tiny pair's prompts, four at a time, on the CPU engine."""
+    depth, folder = request.param, tmp_path_factory.mktemp("tiny")
+    server = process.boot(
+        lambda port: command.launch(TINY, depth, port=port, api_key="key-of-a-test", root=ROOT, inside=folder),
+        log=folder / "server.log",
+    )
+    try:
+        level = levels.run(
+            profiles.read_prompts(TINY.workload.prompts),
+            url=server.url,
+            api_key=server.api_key,
+            settings=Settings.of(TINY.workload),
+            depth=depth,
+            source=Source.STREAM if depth else Source.PLAIN,
+            at_once=AT_ONCE,
+            good_streams=1.0,
+            check_alive=server.check_alive,
+        )
+        return depth, on_uvloop(level)
+    finally:
+        server.stop()
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_on_the_real_engine_four_streams_have_the_oracles_counts_and_texts(tiny: tuple[int, Level]) -> None:
+    depth, level = tiny
+    assert TINY.workload.oracle
+    oracle = profiles.read_oracle(TINY.workload.oracle)
+    assert (level.refused, level.notes) == ((), ())
+    assert len(level.streams) == 24
+    for one in level.streams:
+        assert one.text_sha256 == oracle.text_sha256(one.prompt), one.prompt
+        assert one.verifies == (oracle.verifies(one.prompt, depth) if depth else 127), one.prompt
+        assert len(one.gaps_us.split()) <= one.verifies + 1
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_on_the_real_engine_all_four_were_going_most_of_the_time(tiny: tuple[int, Level]) -> None:
+    level = tiny[1]
+    seen, window = figures(level), steady(level)
+    assert window
+    assert window.to_s - window.from_s > 0.5 * max(s.arrivals_s[-1] for s in level.streams)
+    assert seen.per_stream < seen.aggregate < AT_ONCE * 1.05 * seen.per_stream

@@ -406,8 +406,8 @@ INSTRUMENTED = TINY.model_copy(update={"launch": TINY.launch.model_copy(update={
 PROMPTS = profiles.read_prompts(TINY.workload.prompts)[:6]
 
 
-def measured(folder: Path, drill: str = "") -> tuple[Window, float, float]:
-    """A window of six prompts at two steps, and when it began and ended."""
+def measured(folder: Path, drill: str = "") -> tuple[Window, float]:
+    """A window of six prompts at two steps, and when it ended."""
     server = process.boot(
         lambda port: command.launch(
             INSTRUMENTED, DEPTH, port=port, api_key="key-of-a-test", root=ROOT, inside=folder, drill=drill
@@ -415,7 +415,6 @@ def measured(folder: Path, drill: str = "") -> tuple[Window, float, float]:
         log=folder / "server.log",
     )
     try:
-        began = time.monotonic()
         window = asyncio.run(
             workload.run(
                 PROMPTS,
@@ -427,13 +426,13 @@ def measured(folder: Path, drill: str = "") -> tuple[Window, float, float]:
                 passes=2,
             )
         )
-        return window, began, time.monotonic()
+        return window, time.monotonic()
     finally:
         server.stop()
 
 
 @pytest.fixture(scope="module")
-def untouched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Window, float, float]:
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Window, float]:
     folder = tmp_path_factory.mktemp("untouched")
     return folder, *measured(folder)
 
@@ -447,14 +446,14 @@ def against_the_rest(folder: Path, phase: str) -> float:
 
 @pytest.mark.engine
 def test_on_a_real_server_the_phases_explain_the_cycle_that_the_client_sees(
-    untouched: tuple[Path, Window, float, float],
+    untouched: tuple[Path, Window, float],
 ) -> None:
-    folder, window, began, ended = untouched
-    seen = phases(load(folder)[0], from_s=began, to_s=ended)
+    folder, window, ended = untouched
+    seen = phases(load(folder)[0], from_s=window.began_s, to_s=ended)
     assert seen.source == "clock"
-    # Twelve completions of some 60 cycles, and a few of warm-up; the last of each is cut, and the last line not full.
+    # Twelve completions of some 60 cycles, none of the warm-up; the last of each is cut, and the last line not full.
     verifies = sum(s.verifies for s in window.samples)
-    assert 0.9 * verifies < seen.cycles < 1.3 * verifies
+    assert 0.85 * verifies < seen.cycles <= verifies - len(window.samples)
     client_ms = 1e3 * sum(s.decode_s for s in window.samples) / verifies
     assert seen.mean_ms["total"] == pytest.approx(client_ms, rel=0.08)
     assert sum(seen.mean_ms.values()) == pytest.approx(2 * seen.mean_ms["total"])
@@ -469,7 +468,7 @@ def ratios(folder: Path) -> Mapping[str, float]:
 @pytest.mark.engine
 @pytest.mark.parametrize(("phase", "share"), [("verify", 0.15), ("draft", 0.4)])
 def test_a_phase_that_a_drill_makes_slower_is_the_one_that_shows(
-    untouched: tuple[Path, Window, float, float], tmp_path: Path, phase: str, share: float
+    untouched: tuple[Path, Window, float], tmp_path: Path, phase: str, share: float
 ) -> None:
     measured(tmp_path, json.dumps({"slow": phase, "share": share}))
     before, after = ratios(untouched[0]), ratios(tmp_path)

@@ -12,11 +12,13 @@ import json
 import sys
 from argparse import Namespace
 from types import ModuleType
+from typing import Any
 
 from fixtures.engine.inside import cpu_engine
 
 
-def main(url: str, asked: int) -> None:
+def loaded() -> Any:
+    """The benchmark's module, told what its command line would tell it."""
     cpu_engine.install()
     if importlib.util.find_spec("datasets") is None:  # asked for by a data set that isn't used here
         sys.modules["datasets"] = ModuleType("datasets")
@@ -26,8 +28,13 @@ def main(url: str, asked: int) -> None:
     serving.set_global_args(
         Namespace(disable_stream=False, disable_ignore_eos=True, return_logprob=False, top_logprobs_num=0)
     )
+    return serving
+
+
+async def ask(serving: Any, url: str, prompt: str, asked: int) -> Any:
+    """What it says of one completion."""
     request = serving.RequestFuncInput(
-        prompt="hello",
+        prompt=prompt,
         api_url=f"{url}/v1/completions",
         prompt_len=1,
         output_len=asked,
@@ -36,7 +43,11 @@ def main(url: str, asked: int) -> None:
         image_data=None,
         extra_request_body={},
     )
-    seen = asyncio.run(serving.async_request_openai_completions(request))
+    return await serving.async_request_openai_completions(request)
+
+
+def main(url: str, asked: int) -> None:
+    seen = asyncio.run(ask(loaded(), url, "hello", asked))
     print(json.dumps({"error": seen.error, "tokens": seen.output_len, "decode_s": seen.latency - seen.ttft}))
 
 
