@@ -44,7 +44,7 @@ def test_wrong_layers_are_named_as_such_in_the_failure(layers: tuple[Suite, Run]
 
 def test_the_draft_of_the_drill_lies_among_the_results_and_the_users_is_as_it_was(layers: tuple[Suite, Run]) -> None:
     suite = layers[0]
-    drilled = suite.results / "draft"
+    drilled = suite.results / "draft-layers-0-1-2"
     assert sorted(path.name for path in (suite.folder / "draft").iterdir()) == ["config.json", "model.safetensors"]
     stated = [
         json.loads((d / "config.json").read_text())["eagle_config"][IDS] for d in (suite.folder / "draft", drilled)
