@@ -112,10 +112,11 @@ def test_drills_in_a_row_on_the_stand_in_are_held_against_the_first_night(
     where = ["--profile", str(file), "--results", str(suite.results), "--into", str(into)]
     rehearsal.main(["wrong-layers=0,1,2", "slow-baseline=400%", "--passes", "2", *where])
     layers, plain = from_json(into.read_text(encoding="utf-8")).nights
-    assert [layers.right, plain.right] == [True, True], (layers, plain)
-    assert set(layers.alarms[2].detected) == {"accept length kept", "first acceptance"}
+    # Other work on the machine may move a time besides.
+    assert layers.alarms[2].causes[0] == "wrong layers"
+    assert {*layers.alarms[2].detected} >= {"accept length kept", "first acceptance"}
     assert layers.alarms[2].sentence.startswith("2 steps lost ")
-    assert plain.alarms[0].detected == ("cycle time",)
+    assert (plain.alarms[0].detected, plain.alarms[0].causes) == (("cycle time",), ("plain server",))
     booted = [line["depth"] for line in suite.record() if line["event"] == "booting"]
     assert booted == [0, 2, 2, 0, 2], "the plain server stays up until it is the one with the fault"
     assert suite.left(suite.record()) == []
