@@ -7,11 +7,12 @@ import shlex
 import time
 import tomllib
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fixtures import announcing, opening
 from tests.kit import markdown
@@ -72,6 +73,13 @@ def test_every_file_of_the_checkout_that_is_named_exists(page: Path) -> None:
     named = FILE.findall(page.read_text(encoding="utf-8"))
     missing = {name for name in named if not (ROOT / name).exists() and not name.startswith(LATER)}
     assert not missing
+
+
+@pytest.mark.parametrize(("language", "read"), [("toml", tomllib.loads), ("yaml", yaml.safe_load)])
+def test_what_is_to_be_copied_can_be_read(language: str, read: Callable[[str], object]) -> None:
+    found = [text for page in PAGES for text in markdown.texts(page, language)]
+    assert len(found) >= 2
+    assert all(read(text) for text in found)
 
 
 # --- commands

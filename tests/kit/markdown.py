@@ -42,6 +42,12 @@ def blocks(file: Path) -> Iterator[Block]:
             yield Block(file, text[: found.start()].count("\n") + 1, found["mark"] or "", body)
 
 
+def texts(file: Path, language: str) -> list[str]:
+    """The fenced blocks of a language in a file."""
+    found = FENCE.finditer(file.read_text(encoding="utf-8"))
+    return [block["text"] for block in found if block["language"] == language]
+
+
 def links(file: Path) -> list[str]:
     """Where a file's links and pictures lead, other sites left out."""
     found = LINK.findall(prose(file.read_text(encoding="utf-8")))
