@@ -16,8 +16,9 @@ LEVELS = (1, 3)
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> tuple[Suite, Run]:
+    """Two servers that take turns with one stream; several go to the measured one alone."""
     with suite_in(tmp_path_factory.mktemp("streams"), warm) as suite:
-        suite.profile(2, changed=with_streams)
+        suite.profile(2, alternate=True, changed=with_streams)
         return suite, suite.run("-k", "eagle3", "-v", "--benchmark-autosave")
 
 
@@ -31,6 +32,8 @@ def test_streams_follow_the_single_one_and_fail_nothing(swept: tuple[Suite, Run]
     assert run.status == 0, run.output
     completions = [line["number"] for line in run.record if (line["event"], line["depth"]) == ("completion", 2)]
     assert len(completions) == 1 + PROMPTS + PROMPTS, "a warm-up, a pass alone, and a pass of three at a time"
+    turns = [line["number"] for line in run.record if (line["event"], line["depth"]) == ("completion", 0)]
+    assert len(turns) == 2 * PROMPTS + 1 + PROMPTS + 1, "its own, then by turns with one stream of the other"
     assert run.lines("several_streams_are_served[steps02] PASSED")
     assert run.lines("time_to_first_token_holds_its_limit[steps02] PASSED")
     assert run.left == []
