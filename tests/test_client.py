@@ -353,6 +353,31 @@ def test_a_server_that_is_not_there_is_named_as_such() -> None:
         asyncio.run(alone(one_completion(f"http://127.0.0.1:{port}", ASKED, time.perf_counter)))
 
 
+@pytest.mark.parametrize("ask", [lambda c: c.complete("x"), lambda c: c.metrics()], ids=["a stream", "an answer"])
+def test_what_is_no_http_is_a_broken_connection(ask: Callable[[Client], Coroutine[Any, Any, object]]) -> None:
+    async def babble(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")
+        writer.close()
+
+    async def asked() -> None:
+        server = await asyncio.start_server(babble, "127.0.0.1", 0)
+        async with server, Client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "k", ASKED) as client:
+            await ask(client)
+
+    with pytest.raises(Unreachable):
+        asyncio.run(asked())
+
+
+def test_more_streams_than_a_hundred_are_open_at_once() -> None:
+    async def all_at_once(url: str) -> None:
+        async with Client(url, "k", ASKED) as client:
+            await asyncio.gather(*(client.complete("x") for _ in range(110)))
+
+    with serving(Answer([Pause(1.0), *GOOD.steps])) as server:
+        asyncio.run(all_at_once(server.url))
+        assert server.most_connections == 110
+
+
 # --- waiting
 
 
