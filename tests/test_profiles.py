@@ -611,6 +611,21 @@ def test_what_is_of_one_draft_is_refused_beside_several() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("passes = 2", "passes = 2\nalternate = true", "tells nothing where completions alternate"),
+        ("accelerators = 1", "accelerators = 1\nport = 30000", "needs two ports; write launch.port = 0"),
+    ],
+)
+def test_the_baseline_is_looked_at_only_where_that_can_be_and_tells_something(old: str, new: str, told: str) -> None:
+    asks = ("[nccl]", "[checks]\nbaseline_before_each = true\n[nccl]")
+    assert parsed(asks).keeps_plain
+    (line,) = refusals(asks, (old, new))
+    assert line.startswith("checks.baseline_before_each = true: ")
+    assert told in line
+
+
 def test_the_general_prompts_are_six_of_each_kind() -> None:
     prompts = profiles.read_prompts(profiles.load("kimi-k2.5-int4").workload.prompts)
     ids = [f"{source}-{n:02d}" for source in ("code", "math", "chat", "summary") for n in range(1, 7)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.kit.suite import PROMPTS, Suite
@@ -67,6 +69,25 @@ def test_a_smoke_of_one_pass_stays_one(suite: Suite) -> None:
     profile(suite, 2, looks_until=1)
     suite.run("-k", "throughput")
     assert passes(suite, 2) == [0] * PROMPTS
+
+
+@pytest.mark.slow
+def test_the_plain_server_is_looked_at_before_each_depth_where_the_profile_asks(suite: Suite) -> None:
+    suite.profile(
+        1, 2, passes=2, changed=lambda text: text.replace("[checks]", "[checks]\nbaseline_before_each = true")
+    )
+    # A warm-up and 16 completions, and as many before the first depth: slower from the next one on.
+    suite.faults(d0={"slows": [35, 6.0]})
+    run = suite.run("-k", "throughput")
+    assert run.status == 0, run.output
+    assert run.booted == [0, 1, 2]
+    # A dozen completions at least, of eight prompts.
+    before = [json.loads((suite.results / f"depth-{depth}.before.json").read_text()) for depth in (1, 2)]
+    assert [len(m["samples"]) for m in before] == [2 * PROMPTS, 2 * PROMPTS]
+    assert run.lines("depth 2: baseline-drift: Measured again, the plain server's tokens took +")
+    assert not run.lines("depth 1: baseline-drift")
+    assert "--sleep-on-idle" in suite.measured(0)["server"]["arguments"]
+    assert run.left == []
 
 
 def test_the_plain_server_is_measured_again_at_the_end_and_drift_makes_falling_short_undecided(suite: Suite) -> None:

@@ -57,6 +57,8 @@ class Faults:
     silent: bool = False
     """Whether the server prints nothing at all."""
     cycle_factor: float = 1.0
+    slows: tuple[int, float] = (0, 1.0)
+    """Another cycle_factor, from the completion of this number on; 0: never."""
     committed: Sequence[int] = ()
     """What verifies commit instead of what they ought to."""
     miscounted: int = 0
@@ -279,7 +281,9 @@ class Standin(Program):
 
     @property
     def cycle_s(self) -> float:
-        return (SPECULATIVE_CYCLE_S if self.depth else CYCLE_S) * self.faults.cycle_factor
+        first, factor = self.faults.slows
+        slower = factor if first and self.completions >= first else self.faults.cycle_factor
+        return (SPECULATIVE_CYCLE_S if self.depth else CYCLE_S) * slower
 
     def committed(self, tokens: int) -> list[int]:
         """What each verify commits, as it is counted."""
