@@ -36,6 +36,7 @@ def test_the_table_has_a_line_per_server() -> None:
 def test_an_accept_length_that_is_simulated_is_told_from_the_drafts_own() -> None:
     row = terminal.row(measurement(2, simulated=2.0), SWEEP[0], PROFILE, "holds")
     assert (row[3], row[5]) == ("–", "2.000 (set)")
+    assert terminal.best({0: SWEEP[0], 2: measurement(2, simulated=2.0)}) == "No best depth: acceptance was simulated."
 
 
 def test_a_provisional_floor_is_marked_and_says_from_what_it_was_derived() -> None:
