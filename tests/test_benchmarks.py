@@ -23,7 +23,7 @@ def test_places_in_a_gap_are_taken_each_once_the_first_far_apart() -> None:
 def test_figures_follow_from_when_chunks_were_sent_and_when_they_came() -> None:
     sent = {"0": [1.0, 2.0], "1": [1.5, 2.5]}
     came = {"0": [1.001, 2.002], "1": [1.503, 2.504]}
-    assert row(0.0004, sent, came) == pytest.approx((100.0, 2.5, 3.0, 4.0))
+    assert row(0.0004, sent, came) == pytest.approx((100.0, 2.5, 3.0, 4.0, 2.0))
 
 
 def test_a_chunk_that_got_lost_is_no_figure() -> None:
@@ -46,4 +46,4 @@ def test_the_stub_sends_at_its_pace_and_says_when() -> None:
 @pytest.mark.slow
 def test_every_client_reads_every_chunk() -> None:
     lines = table(rounds=1, chunks=20, streams=(1, 4)).splitlines()
-    assert [line.split()[-5] for line in lines[2:]] == ["1", "1", "1", "4", "4", "4"]
+    assert [line.split()[-6] for line in lines[2:]] == ["1", "1", "1", "4", "4", "4"]

@@ -26,9 +26,9 @@ from tests.benchmarks.stub import GAP_S
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 STREAMS = (1, 16, 64)
-HEADERS = ("client", "streams", "CPU µs per chunk", "time error ms, p50", "p99", "worst")
-Row = tuple[float, float, float, float]
-"""CPU µs per chunk; milliseconds between sending and reading: median, 99th percentile, most."""
+HEADERS = ("client", "streams", "CPU µs per chunk", "time error ms, p50", "p99", "worst", "of first chunks, p50")
+Row = tuple[float, float, float, float, float]
+"""CPU µs per chunk; milliseconds between sending and reading: median, 99th percentile, most; median of first chunks."""
 
 
 @contextmanager
@@ -59,7 +59,8 @@ def read(name: str, url: str, streams: int, chunks: int) -> Row:
 def row(cpu_s: float, sent: dict[str, list[float]], came: dict[str, list[float]]) -> Row:
     """The figures; ValueError where chunks got lost or were counted twice."""
     late = sorted(1e3 * (b - a) for n in came for a, b in zip(sent[n], came[n], strict=True))
-    return 1e6 * cpu_s / len(late), median(late), late[int(0.99 * (len(late) - 1))], late[-1]
+    first = median(1e3 * (came[n][0] - sent[n][0]) for n in came)
+    return 1e6 * cpu_s / len(late), median(late), late[int(0.99 * (len(late) - 1))], late[-1], first
 
 
 def table(rounds: int, chunks: int, streams: tuple[int, ...]) -> str:
@@ -72,12 +73,13 @@ def table(rounds: int, chunks: int, streams: tuple[int, ...]) -> str:
                 for name in names:
                     rows.setdefault((n, name), []).append(read(name, url, n, chunks))
     lines = [(name, n, *_told(seen)) for (n, name), seen in rows.items()]
-    return tabulate(lines, headers=HEADERS, disable_numparse=True, colalign=("left", *["right"] * 5))
+    return tabulate(lines, headers=HEADERS, disable_numparse=True, colalign=("left", *["right"] * 6))
 
 
 def _told(rows: list[Row]) -> tuple[str, ...]:
-    cpu, middle, high, worst = zip(*rows, strict=True)
-    return f"{median(cpu):.1f}", f"{median(middle):.2f}", f"{median(high):.2f}", f"{max(worst):.1f}"
+    cpu, middle, high, worst, first = zip(*rows, strict=True)
+    usual = (f"{median(cpu):.1f}", f"{median(middle):.2f}", f"{median(high):.2f}")
+    return (*usual, f"{max(worst):.1f}", f"{median(first):.1f}")
 
 
 def main() -> None:
