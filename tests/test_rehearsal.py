@@ -13,7 +13,7 @@ from tests.kit.suite import Suite
 ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT / "perf/recordings/cpu/drills.json"
 DRILLS = "slow-verify=50% slow-draft=5ms none slow-extend=5ms wrong-layers=0,1,2 none wrong-depth=1 slow-baseline=60%"
-HOW = "--profile cpu-tiny --depth 2 --prompts 20 --max-tokens 64 --passes 2 --alternate"
+HOW = "--profile cpu-tiny --depth 2 --prompts 16 --max-tokens 64 --passes 2 --alternate"
 
 
 def night(injected: str, **causes: tuple[str, ...]) -> Rehearsed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -64,6 +65,13 @@ def test_accept_length_names_its_sources() -> None:
     assert told(Fault("wrong layers")) == (
         "2 steps lost 14.0 % (±0.02): accept length 2.068 → 1.779 explains 14.0 (kjv 7.1, pydoc 6.9); cycle unchanged."
     )
+
+
+def test_sources_go_with_the_verb_and_one_that_went_the_other_way_is_below_zero() -> None:
+    seen = attributed(2, accept=change(2.0, 1.8), cycle=change(20.0, 17.0))
+    length = math.log(0.9)
+    told_ = sentence(replace(seen, by_source={"kjv": 1.1 * length, "code": -0.1 * length}))
+    assert "accept length 2.000 → 1.800 costs 10.8 (kjv 11.9, code -1.1)" in told_
 
 
 def test_a_part_that_went_the_other_way_gives_back_or_costs() -> None:
