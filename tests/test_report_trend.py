@@ -14,12 +14,16 @@ import pytest
 
 from fixtures import replay
 from fixtures.analysis.measurement import Measurement
+from fixtures.analysis.wording import percent
 from fixtures.report import trend
 from fixtures.report.trend import Night, sentences, series
-from tests.kit.builders import measurement, slowed
+from tests.kit.builders import RECORDINGS, measurement, slowed
 from tests.kit.reports import flat
 
 STATS = dict.fromkeys(("min", "max", "mean", "stddev", "median", "iqr", "q1", "q3", "total", "ops"), 0.005)
+
+SLOWER_FROM = 6
+"""Index of the first recorded night with a slower verify."""
 
 
 def run(when: str, *extra_info: Mapping[str, Any], test: str = "test_throughput") -> str:
@@ -140,3 +144,17 @@ def test_a_thousand_nights_of_five_depths_are_read_in_a_second(tmp_path: Path) -
     stored = trend.read(tmp_path)
     assert time.process_time() - began < 1
     assert len(stored.nights) == 5000
+
+
+def test_a_verify_that_became_slower_on_the_cpu_engine_is_seen_in_the_storage() -> None:
+    """Twelve sweeps of SGLang on a busy machine, as stored (recordings/cpu-sglang-0.5.23/nights/README.md)."""
+    stored = trend.read(RECORDINGS / "cpu-sglang-0.5.23" / "nights")
+    *earlier, tonight = sorted((n for n in stored.nights if n.depth == 1), key=lambda night: night.when)
+    (one,) = series(earlier, [tonight])
+    assert len(one.nights) == 12
+    (slower,) = one.courses["cycle_ms"].changes
+    assert slower.at == SLOWER_FROM
+    assert slower.share > 0.3
+    assert one.courses["accept_length"].changes == ()
+    told = [text for text in sentences(one) if "cycle time" in text]
+    assert told == [f"1 step: cycle time {percent(slower.share)} on 2026-11-29, with nothing else known to be new."]
