@@ -1,6 +1,6 @@
 """The gate on the real engine: quiet sweeps raise no alarm, and with verifies a tenth slower every one does.
 
-`EAGLE3_LIVE=DIR pytest tests/test_live_proof.py -m slow` (40 minutes on two quiet cores) keeps what it saw in DIR:
+`EAGLE3_LIVE=DIR pytest tests/test_live_proof.py -m slow` (half an hour on two quiet cores) keeps what it saw in DIR:
 live.json, and the folder of the sweep that became the reference. The kept record is tests/recordings/live.
 """
 
@@ -28,14 +28,14 @@ ROUNDS = 10
 LIMIT_S = 900.0
 CHANGES = {
     r"^depths = .*$": "depths = [2]",
-    r"^max_tokens = .*$": "max_tokens = 64",
+    r"^max_tokens = .*$": "max_tokens = 48",
     r"^oracle = .*$": "",
     r"^passes = .*$": "passes = 2",
     r"^looks_until = .*$": "looks_until = 10\nalternate = true",
     r"^(\[floors\.throughput\])\n(?:\d+ = .*\n)*": r"\1\n2 = 0.8\n",
-    r"^(\[floors\.accept_length\])\n(?:\d+ = .*\n)*": r"\1\n2 = 1.6\n",  # of 64 tokens, not of 128
+    r"^(\[floors\.accept_length\])\n(?:\d+ = .*\n)*": r"\1\n2 = 1.6\n",  # of 48 tokens, not of 128
 }
-"""What of cpu-tiny is other here: one depth, half the tokens, and two servers that take turns, looked at until they
+"""What of cpu-tiny is other here: one depth, fewer tokens, and two servers that take turns, looked at until they
 are told apart."""
 
 
