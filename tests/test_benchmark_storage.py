@@ -339,7 +339,8 @@ def test_two_recorded_nights_of_one_h200_tell_two_percent(guest: Guest, factor: 
 
 def test_the_nightly_line_of_the_docs_saves_the_first_night_and_gates_the_second(guest: Guest) -> None:
     docs = Path(__file__).parent.parent / "docs" / "benchmark.md"
-    line = docs.read_text(encoding="utf-8").partition("```sh\n")[2].partition("```")[0]
+    line = docs.read_text(encoding="utf-8").partition("```bash\n")[2].partition("```")[0]
+    assert "--benchmark-compare" in line
     assert guest.shell(line) == 0
     slower(guest, 1.2)
     assert guest.shell(line) == 1

@@ -22,6 +22,8 @@ from fixtures import birthmark, host, leftovers
 from fixtures.engine.process_tree import MARK, look, look_around
 from fixtures.leftovers import Ledger, Leftover, Record
 
+pytestmark = pytest.mark.faults
+
 ROOT = Path(__file__).resolve().parent.parent
 LOG = "/r/logs/depth-02.log"
 

@@ -23,6 +23,8 @@ from fixtures.engine import command, process, process_tree, server_info, server_
 from fixtures.engine.command import Launch
 from tests.kit.server_program import FIRED_UP, GOOD, KEY, script_launch
 
+pytestmark = pytest.mark.faults
+
 ROOT = Path(__file__).resolve().parent.parent
 RECORDINGS = ROOT / "tests" / "recordings"
 QUICK = process.Limits(boot_s=20.0, stop_s=5.0)
