@@ -129,6 +129,7 @@ def digest(text: str) -> str:
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 def test_the_plain_server_writes_the_oracles_text(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     with served(log, 0) as client:

@@ -465,6 +465,7 @@ def ratios(folder: Path) -> Mapping[str, float]:
     return {phase: against_the_rest(folder, phase) for phase in inside.METHODS}
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 @pytest.mark.parametrize(("phase", "share"), [("verify", 0.15), ("draft", 0.4)])
 def test_a_phase_that_a_drill_makes_slower_is_the_one_that_shows(

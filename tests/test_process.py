@@ -101,10 +101,18 @@ def nobody_is_left() -> bool:
     """No process of any scripted server is alive on this machine that this test run started."""
     mark = f"{process_tree.MARK}=".encode()
     return not any(
-        seen.lives and any(v.startswith(mark) for v in process_tree._environment(seen.pid))
+        seen.lives and any(variable.startswith(mark) for variable in environment(seen.pid))
         for seen in process_tree.look_around().values()
         if os.getpid() in _ancestors(seen)
     )
+
+
+def environment(pid: int) -> list[bytes]:
+    """A process's variables as /proc has them; none of one that has just ended."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def _ancestors(seen: process_tree.Seen) -> set[int]:

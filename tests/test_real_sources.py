@@ -26,6 +26,8 @@ DEPTH = 2
 ASKED = Settings(max_tokens=128)
 PROFILE = profiles.load("cpu-tiny")
 PROMPTS = profiles.read_prompts(PROFILE.workload.prompts)[:8]
+FEW = PROMPTS[:4]
+"""Enough where each count is exact; averages take them all."""
 assert PROFILE.workload.oracle is not None
 ORACLE = profiles.read_oracle(PROFILE.workload.oracle)
 
@@ -59,11 +61,11 @@ def decode_lines(server: process.Server) -> list[Mapping[str, Any]]:
 def test_every_counting_source_gives_the_oracles_counts_and_text(server: process.Server, source: Source) -> None:
     async def counts(client: Client) -> list[tuple[int, str]]:
         one = Counting(client, source)
-        seen = [await one.complete(prompt.text) for prompt in PROMPTS]
+        seen = [await one.complete(prompt.text) for prompt in FEW]
         return [(acceptance.verifies, completion.text) for completion, acceptance in seen]
 
     seen = with_client(server, counts)
-    expected = [ORACLE.verifies(prompt.id, DEPTH) for prompt in PROMPTS]
+    expected = [ORACLE.verifies(prompt.id, DEPTH) for prompt in FEW]
     # Chunks may be joined on a busy machine: seen once in 360 completions.
     allowed = 0 if source in EXACT else 1
     assert all(0 <= right - got <= allowed for (got, _), right in zip(seen, expected, strict=True)), (seen, expected)

@@ -161,7 +161,14 @@ def test_a_shape_without_room_is_refused_on_the_command_line(capsys: pytest.Capt
 
 @pytest.mark.engine
 @pytest.mark.parametrize(
-    ("depth", "draft"), [(0, "draft"), (2, "draft"), (4, "draft"), (2, "draft-layers-0-2-3")], ids=str
+    ("depth", "draft"),
+    [
+        pytest.param(0, "draft", marks=pytest.mark.slow),
+        (2, "draft"),
+        pytest.param(4, "draft", marks=pytest.mark.slow),
+        (2, "draft-layers-0-2-3"),
+    ],
+    ids=str,
 )
 def test_sglang_says_and_accepts_the_same(folder: Path, tmp_path: Path, depth: int, draft: str) -> None:
     synthetic.restate(folder / "draft", (0, 2, 3))
