@@ -1,7 +1,7 @@
 """How well the rule sees, on resampled recordings.
 
 `pytest tests/test_power_study.py -s` prints the tables of docs/power.md; seeds are fixed. EAGLE3_ALTERNATED names the
-folder of a sweep that alternated (depth-0.json, depth-2.json, …), to be studied beside the recordings that are kept.
+folder of a sweep that alternated, to be studied in place of the one that is kept.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from tests.kit.study import FALLS_SHORT, HOLDS, UNDECIDED, Nights, bounds, decid
 
 pytestmark = pytest.mark.slow
 
+LIVE = Path(__file__).parent / "recordings" / "live"
+"""A sweep of the CPU engine that alternated: the reference of the live proof."""
 COUNT = 20_000
 DEPTHS = 5
 QUIET_GPU = Rule(delta=0.005)
@@ -343,12 +345,11 @@ def days_apart(count: int, sigma: float) -> Array:
 
 
 def test_a_sweep_that_alternated_is_studied_as_the_kept_recordings_are() -> None:
-    folder = os.environ.get("EAGLE3_ALTERNATED")
-    if not folder:
-        pytest.skip("EAGLE3_ALTERNATED names no folder of a sweep that alternated")
-    measured = {m.depth: m for m in results.read(Path(folder))}
-    for depth in sorted(measured.keys() - {0}):
-        figures = costs(measured[depth], measured[0])
+    folder = Path(os.environ.get("EAGLE3_ALTERNATED", LIVE))
+    measured, partners = {m.depth: m for m in results.read(folder)}, results.read_alternated(folder)
+    assert partners
+    for depth, partner in partners.items():
+        figures = costs(measured[depth], partner)
         noise = Recorded(f"recorded, {depth} steps", np.log(np.array(list(figures.values()))).T)
         show(f"{folder}, {depth} steps", table(noise, SHARED_CPU, 10), HEADERS)
         assert per_sweep(nights(noise, SHARED_CPU, 0.0).share(FALLS_SHORT)) <= 0.01

@@ -83,6 +83,8 @@ class Guest:
 
     def __init__(self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        # A guest is no worker, where the tests themselves are shared among several: there pytest-benchmark is off.
+        monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
         self.pytester = pytester
         self.settings: dict[str, Any] = {
             "machine": dict(MACHINE),
