@@ -71,6 +71,7 @@ def test_every_counting_source_gives_the_oracles_counts_and_text(server: process
     assert all(0 <= right - got <= allowed for (got, _), right in zip(seen, expected, strict=True)), (seen, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [Source.AVERAGE, Source.LOG])
 def test_every_averaging_source_is_near_the_oracles_accept_length(server: process.Server, source: Source) -> None:
     async def average(client: Client) -> float | None:

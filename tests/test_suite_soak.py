@@ -43,6 +43,7 @@ def soak(suite: Suite, *arguments: str, limit_s: float) -> None:
             assert now["memory"] <= settled["memory"] * GROWTH, depth
 
 
+@pytest.mark.slow
 @pytest.mark.faults
 def test_twenty_rounds_of_the_stand_in_grow_nothing(suite: Suite) -> None:
     suite.profile(*DEPTHS)
