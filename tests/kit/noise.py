@@ -135,7 +135,7 @@ class Frozen:
         return series.reshape(count, passes, self.prompts)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # kept in a cache by what it is: arrays have no hash
 class Recorded:
     """Nights resampled from ln ratios that were recorded themselves, of shape (passes, prompts), in time order."""
 
@@ -147,7 +147,7 @@ class Recorded:
         return self.logs.shape[1]
 
     def sessions(self, rng: np.random.Generator, count: int, passes: int) -> Array:
-        """Circular blocks of one pass."""
-        scatter = (self.logs - np.median(self.logs)).reshape(1, -1)
+        """Circular blocks of one pass, of what each prompt's completions scatter around their own median."""
+        scatter = (self.logs - np.median(self.logs, axis=0)).reshape(1, -1)
         series = blocks(rng, scatter, count, passes * self.prompts, self.prompts)
         return series.reshape(count, passes, self.prompts)
