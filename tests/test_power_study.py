@@ -26,7 +26,8 @@ from tests.kit.study import FALLS_SHORT, HOLDS, UNDECIDED, Nights, bounds, decid
 pytestmark = pytest.mark.slow
 
 ALTERNATED = Path(__file__).parent / "recordings/cpu-sglang-0.5.23/alternating"
-"""Ten passes of the CPU engine over 24 prompts of 48 tokens, taking turns with a plain server, on two quiet cores."""
+"""Ten passes of the CPU engine over 24 prompts of 48 tokens, taking turns with a plain server; docs/power.md says
+what ran beside it."""
 COUNT = 20_000
 DEPTHS = 5
 QUIET_GPU = Rule(delta=0.005)
@@ -353,5 +354,5 @@ def test_a_sweep_that_alternated_is_studied_as_the_kept_recordings_are() -> None
         noise = Recorded(f"recorded, {depth} steps", np.log(np.array(list(figures.values()))).T)
         show(f"{folder}, {depth} steps", table(noise, SHARED_CPU, 10), HEADERS)
         assert per_sweep(nights(noise, SHARED_CPU, 0.0).share(FALLS_SHORT)) <= 0.01
-        # Pairs of 0.4 s on a host that others share scatter by 15 %: how little is seen then is in docs/power.md.
+        # Pairs of 0.4 s scatter by 15 %: how little is seen then is in docs/power.md.
         assert nights(noise, SHARED_CPU, 0.10).share(FALLS_SHORT) >= 0.99
