@@ -64,6 +64,15 @@ def test_a_draft_that_loses_on_one_source_alone_is_told_so() -> None:
     assert mixed.overall.certain
 
 
+def test_a_source_whose_prompts_one_draft_has_no_samples_of_is_left_out() -> None:
+    whole, part = night(OLD), night(NEW)
+    chat = replace(part, samples=tuple(s for s in part.samples if s.source == "chat"))
+    assert [change.of for change in compare({2: whole}, {2: chat}).sources] == ["chat"]
+    code = replace(night(NEW, depth=3), samples=tuple(s for s in part.samples if s.source == "code"))
+    with pytest.raises(IncomparableError, match="they have no prompt in common"):
+        compare({2: whole, 3: night(OLD, depth=3)}, {2: chat, 3: code})
+
+
 def test_the_same_draft_twice_can_not_be_told_apart() -> None:
     seen = compare({2: night(OLD)}, {2: night(OLD)})
     assert not seen.overall.certain

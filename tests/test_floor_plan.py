@@ -72,7 +72,7 @@ ARROWS = {
     },
     "sweep": {"accelerators", "checkout", "engine", "evidence", "report", "results", "stopwatch", "taking", "workload"},
     "stopwatch": set(),
-    "rehearsal": {"checkout", "day", "drilling", "engine.drill", "identity", "opening", "report", "sweep"},
+    "rehearsal": {"checkout", "day", "drilling", "engine.drill", "identity", "opening", "report", "results", "sweep"},
     "taking": {"engine", "evidence", "levels", "workload"},
     "evidence": {"engine"},
     "alone": {"engine.command"},

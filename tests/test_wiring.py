@@ -35,6 +35,14 @@ def test_a_collapse_falls_short_whatever_else_is_wrong_and_has_the_signature_onl
     assert ("begin with these" in seen.message) is not (right and healthy)
 
 
+def test_where_no_text_was_compared_it_is_not_said_to_be_wrong() -> None:
+    of = night(Fault("wrong layers"), seed=1).measured
+    seen = first_acceptance(of[2], Expected(0.636, "the profile"), text_is_right=None, healthy=True)
+    assert seen is not None
+    assert seen.outcome is Outcome.FALLS_SHORT
+    assert seen.message.endswith("Texts weren't compared: if they are right, suspect the draft's layer ids.")
+
+
 def test_what_is_expected_is_the_profiles_before_the_oracles_before_the_references() -> None:
     of = night(seed=1).measured
     then = of_sweep(of, Accepted("ada", "2026-11-02T03:00:00+00:00", "why"))
