@@ -54,6 +54,23 @@ def test_going_on_with_some_depths_leaves_the_finished_others_where_they_are(tmp
     assert (tmp_path / "depth-1.json").exists()
 
 
+@pytest.mark.parametrize(("temperature", "passes"), [(0.0, 1), (0.7, 3)])
+def test_the_draft_alone_takes_one_pass_unless_its_counts_differ_from_pass_to_pass(
+    temperature: float, passes: int
+) -> None:
+    options = Options(perf_profile="kimi-k2.5-int4", perf_draft_only=True, perf_wait=1.0)
+    day = opening.open_day(options, boots=False)
+    changes = {"temperature": temperature, "passes": 3, "oracle": None}
+    day.profile = day.profile.model_copy(update={"workload": day.profile.workload.model_copy(update=changes)})
+    assert day.passes == passes
+
+
+def test_there_is_no_baseline_of_the_draft_alone_to_resume_from(tmp_path: Path) -> None:
+    day = opening.open_day(Options(perf_draft_only=True, perf_wait=1.0), boots=False)
+    with pytest.raises(opening.NotReady, match="--perf-draft-only has none; sweep anew"):
+        opening.resumed(Options(perf_resume=tmp_path), day, opening.preflight.Interpreter("python"))
+
+
 def test_nights_are_remembered_beside_the_sweeps_however_the_folder_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     day = opening.open_day(Options(perf_wait=1.0), boots=False)
     monkeypatch.chdir(ROOT)
