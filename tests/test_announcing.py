@@ -93,3 +93,16 @@ def test_a_comparison_that_can_not_be_made_is_no_start() -> None:
     assert not ready
     assert lines["comparison"] == "refused  comparison: --benchmark-compare: no run to compare with"
     assert said(benchmark_compare=True)[1]["comparison"].startswith("fine")
+
+
+def test_the_engine_alone_with_nothing_to_judge_is_no_start() -> None:
+    ready, lines = said(perf_profile="cpu-tiny", perf_engine_only=True, perf_wait=1.0)
+    assert not ready
+    assert lines["simulation"].startswith("refused")
+    assert "nothing would be judged" in lines["simulation"]
+
+
+def test_the_draft_alone_has_no_plain_server_in_its_plan() -> None:
+    _, lines = said(perf_profile="cpu-tiny", perf_draft_only=True)
+    assert [name for name in lines if name.endswith("depth 1") or name == "1"] != []
+    assert not [name for name in lines if name.endswith("depth 0") or name == "0"]

@@ -131,6 +131,17 @@ def test_a_server_of_somebody_else_that_goes_away_ends_the_level() -> None:
         measure(server, at_once=4, good_streams=0.1)
 
 
+def test_connections_lost_on_a_few_of_many_lanes_end_no_level() -> None:
+    lost = iter(range(3))
+
+    def fickle(request: Request) -> Answer:
+        return flushing(request) or (Answer([Reset()]) if next(lost, None) is not None else slow(request))
+
+    with serving(fickle) as server:
+        level = measure(server, at_once=8, good_streams=0.8)
+    assert (len(level.streams), len(level.refused)) == (15, 3)
+
+
 def test_what_runs_on_uvloop_runs_on_uvloop() -> None:
     async def loop() -> str:
         return type(asyncio.get_running_loop()).__module__
