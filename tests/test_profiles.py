@@ -583,6 +583,13 @@ def test_of_several_drafts_the_first_is_measured_unless_another_is_named() -> No
     assert (parsed().draft, parsed().label) == ("", "mine")
 
 
+def test_an_oracle_of_a_draft_is_refused_above_temperature_0_when_that_draft_is_named() -> None:
+    sampled = parsed(PAIR, ("passes = 2", "passes = 2\ntemperature = 0.7"))
+    assert sampled.draft == "production"
+    with pytest.raises(profiles.ProfileError, match=r"drafts\.oracle of new: its counts are of greedy decoding"):
+        sampled.with_draft("new")
+
+
 def test_a_draft_that_the_profile_has_not_got_is_refused_with_those_it_has() -> None:
     with pytest.raises(profiles.ProfileError, match=r"draft asked for: old; \[\[drafts\]\] has production, new$"):
         parsed(PAIR).with_draft("old")
