@@ -59,7 +59,8 @@ def test_a_sweep_in_which_every_floor_held_is_accepted_with_who_when_and_why(acc
 
 def test_what_is_accepted_takes_all_passes_that_a_night_may_take(accepted: tuple[Suite, Run]) -> None:
     told = json.loads(place(accepted[0]).read_text())
-    assert len(told["depths"]["2"]["boots"][0]["cycles"]["p0"]) == 2
+    # Of the first prompts the first pass may have been taken for warming up.
+    assert len(told["depths"]["2"]["boots"][0]["cycles"][f"p{PROMPTS - 1}"]) == 2
 
 
 def test_a_slow_depth_fails_alone_and_says_what_fell_from_what_since_when(known: Suite) -> None:
@@ -132,9 +133,11 @@ def test_slower_than_the_reference_is_believed_after_another_boot_only(known: Su
     run = known.run("-k", "reference and cycle and steps02")
     assert run.booted == [0, 2, 2]
     assert known.measured(2)["boots"] == [0, 2]
-    assert passes(known, 2) == [n for n in range(4) for _ in range(PROMPTS)]
+    seen = passes(known, 2)
+    assert seen == sorted(seen)
+    assert {*seen} == {0, 1, 2, 3}
     assert run.failed() == {"cycle_is_no_slower_than_the_references[steps02]"}
-    assert run.lines("from 32 samples of 8 prompts in 2 boots")
+    assert run.lines(f"from {len(seen)} samples of 8 prompts in 2 boots")
     assert (known.results / "depth-2.boot-2.log").exists()
     assert run.left == []
 
