@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,12 @@ from fixtures.analysis.reference import Accepted, of_sweep
 from fixtures.analysis.verdicts import Outcome
 from fixtures.engine import command
 from fixtures.profiles import Floors
+from fixtures.rehearsal import Unasked as Options
 from tests.kit.builders import measurement, sample
 
 TINY = profiles.load("cpu-tiny")
 PROMPTS = profiles.read_prompts(TINY.workload.prompts)
 ADA = Accepted("ada", "2026-11-02T03:00:00+00:00", "first night")
-
-
-class Options(Namespace):
-    """pytest's options, None where a test doesn't say."""
-
-    def __getattr__(self, name: str) -> Any:
-        return None
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from fixtures import announcing, references
 from fixtures.analysis.reference import Accepted, of_sweep, to_json
 from fixtures.opening import NotReady
+from fixtures.rehearsal import Unasked as Options
 from tests.kit.answers import as_json
 from tests.kit.builders import measurement
 from tests.kit.scripted_server import serving
@@ -28,13 +28,6 @@ SPECULATIVE = {
     "speculative_num_draft_tokens": 3,
     "speculative_eagle_topk": 1,
 }
-
-
-class Options(Namespace):
-    """pytest's options, None where a test doesn't say."""
-
-    def __getattr__(self, name: str) -> Any:
-        return None
 
 
 def said(*, comparison: str | None = None, **options: Any) -> tuple[bool, dict[str, str]]:

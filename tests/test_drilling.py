@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,11 @@ from fixtures import announcing, drilling, opening, profiles
 from fixtures.analysis.facts import context, key
 from fixtures.analysis.sides import of_measurement
 from fixtures.engine.drill import WELL, DrillError, parse
+from fixtures.rehearsal import Unasked as Options
 from tests.kit.builders import measurement
 
 TINY = profiles.load("cpu-tiny")
 HUB = TINY.model_copy(update={"pair": TINY.pair.model_copy(update={"draft": "someone/draft"})})
-
-
-class Options(Namespace):
-    """pytest's options, None where a test doesn't say."""
-
-    def __getattr__(self, name: str) -> Any:
-        return None
 
 
 def refusal(drill: str, profile: profiles.Profile = TINY, **options: Any) -> str:

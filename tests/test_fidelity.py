@@ -9,14 +9,14 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import httpx
 import pytest
 
 from fixtures.engine.client import Client, Completion, Settings
+from tests.kit.programs import serving_program
 
 pytestmark = pytest.mark.slow
 
@@ -25,16 +25,9 @@ CHUNKS, TOKENS, GAP_S = 200, 500, 0.01
 """2.5 tokens a chunk for two seconds, so that 0.2 % are 4 ms."""
 
 
-@contextmanager
-def paced() -> Iterator[str]:
+def paced() -> AbstractContextManager[str]:
     """The address of a paced server in a process of its own."""
-    words = [sys.executable, "-m", "tests.kit.paced_server", str(CHUNKS), str(TOKENS), str(GAP_S)]
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().strip()
-        finally:
-            process.kill()
+    return serving_program("tests.kit.paced_server", str(CHUNKS), str(TOKENS), str(GAP_S))
 
 
 def true_rate(url: str) -> float:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.kit import tiny
 from tests.kit.suite import Suite
-from tests.kit.warm import ROOT
 
 CYCLE = "cycle_is_no_slower_than_the_references[steps02]"
 DRILL = "slow-verify=10%"
@@ -30,22 +29,11 @@ CHANGES = {
     r"^oracle = .*$": "",
     r"^passes = .*$": "passes = 2",
     r"^looks_until = .*$": "looks_until = 10\nalternate = true",
-    r"^(\[floors\.throughput\])\n(?:\d+ = .*\n)*": r"\1\n2 = 0.8\n",
-    r"^(\[floors\.accept_length\])\n(?:\d+ = .*\n)*": r"\1\n2 = 1.6\n",  # of 48 tokens, not of 128
+    **tiny.floors("throughput", {2: 0.8}),
+    **tiny.floors("accept_length", {2: 1.6}),  # of 48 tokens, not of 128
 }
 """What of cpu-tiny is other here: one depth, fewer tokens, and two servers that take turns, looked at until they
 are told apart."""
-
-
-def profile(folder: Path) -> Path:
-    """cpu-tiny for one depth, alternating, in a folder of its own."""
-    text = (ROOT / "perf" / "profiles" / "cpu-tiny.toml").read_text(encoding="utf-8")
-    for found, put in CHANGES.items():
-        text, count = re.subn(found, put, text, flags=re.MULTILINE)
-        assert count, found
-    file = folder / "live.toml"
-    file.write_text(text.replace('"../../', f'"{ROOT}/').replace('"../', f'"{ROOT}/perf/'), encoding="utf-8")
-    return file
 
 
 def sweep(suite: Suite, name: str, *arguments: str) -> dict[str, Any]:
@@ -83,7 +71,7 @@ def holds(record: Mapping[str, Any]) -> None:
 def test_quiet_sweeps_raise_no_alarm_and_slower_ones_all_do(suite: Suite) -> None:
     keep = Path(os.environ.get("EAGLE3_LIVE", suite.folder / "kept"))
     keep.mkdir(parents=True, exist_ok=True)
-    profile(suite.folder)
+    tiny.changed(suite.folder / "live.toml", CHANGES)
     accepted = sweep(suite, "reference", "--perf-accept=the reference of the proof")
     assert accepted["status"] == 0, accepted
     for file in (suite.folder / "reference").glob("depth-*.json"):

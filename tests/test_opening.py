@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fixtures import opening, results
 from fixtures.checkout import RESULTS, ROOT
 from fixtures.engine import command
+from fixtures.rehearsal import Unasked as Options
 from fixtures.resume import without_port
 from tests.kit.builders import measurement
-
-
-class Options(Namespace):
-    """pytest's options, None where a test doesn't say."""
-
-    def __getattr__(self, name: str) -> Any:
-        return None
 
 
 def test_a_resumed_sweep_expects_the_launch_that_a_profile_with_nccl_settings_gets() -> None:

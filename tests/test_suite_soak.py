@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.kit import tiny
 from tests.kit.suite import Suite
-from tests.kit.warm import ROOT
 
 DEPTHS = (1, 2, 3, 5, *range(10, 25))
 """With the plain server, twenty."""
@@ -54,14 +54,12 @@ def test_twenty_rounds_of_the_stand_in_grow_nothing(suite: Suite) -> None:
 @pytest.mark.engine
 def test_twenty_rounds_of_the_cpu_engine_grow_nothing(suite: Suite) -> None:
     """About ten minutes on two cores."""
-    text = (ROOT / "perf" / "profiles" / "cpu-tiny.toml").read_text(encoding="utf-8")
-    head, _, _ = text.partition("[floors.throughput]")
-    head = re.sub(r"(?m)^depths = .*$", f"depths = {list(DEPTHS)}", head)
-    head = re.sub(r"(?m)^oracle = .*$", "", head)
-    head = re.sub(r"(?m)^max_tokens = .*$", "max_tokens = 16", head)
-    head = head.replace('"../../', f'"{ROOT}/').replace('"../', f'"{ROOT}/perf/')
-    throughput = "".join(f"{depth} = 0.01\n" for depth in DEPTHS)
-    accept_length = "".join(f"{depth} = 1.0\n" for depth in DEPTHS)
-    profile = suite.folder / "soak.toml"
-    profile.write_text(f"{head}[floors.throughput]\n{throughput}[floors.accept_length]\n{accept_length}")
+    changes = {
+        r"^depths = .*$": f"depths = {list(DEPTHS)}",
+        r"^oracle = .*$": "",
+        r"^max_tokens = .*$": "max_tokens = 16",
+        **tiny.floors("throughput", dict.fromkeys(DEPTHS, 0.01)),
+        **tiny.floors("accept_length", dict.fromkeys(DEPTHS, 1.0)),
+    }
+    profile = tiny.changed(suite.folder / "soak.toml", changes)
     soak(suite, f"--perf-profile={profile}", limit_s=1800.0)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 
+from tests.kit import tiny
 from tests.kit.suite import Suite
-from tests.kit.warm import ROOT
 
 CHANGES = {
     r"^depths = .*$": "depths = [2]",
@@ -16,8 +15,8 @@ CHANGES = {
     r"^device = .*$": 'device = "cpu"\ntp-size = 2',
     r"^\[launch\.environment\]$": '[launch.environment]\nSGLANG_CPU_OMP_THREADS_BIND = "0|1"',
     r"^\[workload\]$": '[nccl]\nsettings = { NCCL_PROTO = "LL", NCCL_ALGO = "Ring" }\n[workload]',
-    r"^(\[floors\.throughput\])\n(?:\d+ = .*\n)*": r"\1\n2 = 0.1\n",
-    r"^(\[floors\.accept_length\])\n(?:\d+ = .*\n)*": r"\1\n2 = 2.04\n",
+    **tiny.floors("throughput", {2: 0.1}),
+    **tiny.floors("accept_length", {2: 2.04}),
 }
 """What of cpu-tiny is other with two ranks. Over gloo nothing is gained, so the floor of throughput says nothing."""
 
@@ -30,12 +29,7 @@ def ranks(suite: Suite, depth: int, kind: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.engine
 def test_two_ranks_are_measured_and_both_seen_from_inside(suite: Suite) -> None:
-    text = (ROOT / "perf" / "profiles" / "cpu-tiny.toml").read_text(encoding="utf-8")
-    for found, put in CHANGES.items():
-        text, count = re.subn(found, put, text, flags=re.MULTILINE)
-        assert count == 1, found
-    profile = suite.folder / "two-ranks.toml"
-    profile.write_text(text.replace('"../../', f'"{ROOT}/').replace('"../', f'"{ROOT}/perf/'), encoding="utf-8")
+    profile = tiny.changed(suite.folder / "two-ranks.toml", CHANGES)
     run = suite.run(f"--perf-profile={profile}", "-k", "eagle3 and steps02", "-rs", limit_s=900.0)
     assert (run.status, run.left) == (0, []), run.output  # counts are the oracle's, and NCCL's values on both ranks
     assert ranks(suite, 2, "phases") == ["phases-0-0.jsonl", "phases-0-1.jsonl"]

@@ -14,8 +14,7 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from statistics import median
 
@@ -23,6 +22,7 @@ from tabulate import tabulate
 
 from tests.benchmarks.clients import CLIENTS
 from tests.benchmarks.stub import GAP_S
+from tests.kit.programs import serving_program
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 STREAMS = (1, 16, 64)
@@ -31,16 +31,9 @@ Row = tuple[float, float, float, float, float]
 """CPU µs per chunk; milliseconds between sending and reading: median, 99th percentile, most; median of first chunks."""
 
 
-@contextmanager
-def stub() -> Iterator[str]:
+def stub() -> AbstractContextManager[str]:
     """The address of a stub."""
-    words = [sys.executable, "-m", "tests.benchmarks.stub"]
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().strip()
-        finally:
-            process.kill()
+    return serving_program("tests.benchmarks.stub")
 
 
 def read(name: str, url: str, streams: int, chunks: int) -> Row:
