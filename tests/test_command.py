@@ -8,6 +8,7 @@ import pytest
 
 from fixtures import profiles
 from fixtures.engine import command
+from fixtures.engine.drill import WELL, Drill, parse
 from fixtures.profiles import Profile
 
 KEY = "0123456789abcdef"
@@ -151,7 +152,7 @@ def test_a_secret_within_another_leaves_no_rest() -> None:
 INSIDE = Path("/results/depth-2.inside")
 
 
-def looking_inside(profile: Profile, depth: int = 2, drill: str = "") -> command.Launch:
+def looking_inside(profile: Profile, depth: int = 2, drill: Drill = WELL) -> command.Launch:
     return command.launch(profile, depth, port=30000, api_key=KEY, root=ROOT, inside=INSIDE, drill=drill)
 
 
@@ -180,11 +181,23 @@ def test_a_server_with_nothing_to_see_is_started_as_sglang_starts_it(tmp_path: P
     started = looking_inside(without)
     assert started.argv[1:3] == ("-m", "sglang.launch_server")
     assert orders(started) == {}
-    assert orders(looking_inside(without, drill="{}")) == {"FOLDER": str(INSIDE), "DRILL": "{}"}
+    lossy = parse("lost-nccl=NCCL_PROTO")
+    assert orders(looking_inside(without, drill=lossy)) == {"FOLDER": str(INSIDE), "DRILL": lossy.order(2)}
+
+
+def test_a_drill_without_graphs_is_a_flag_of_the_speculative_servers_alone(tmp_path: Path) -> None:
+    without = profile(tmp_path, engine="sglang", more=FLAGS)
+    with_flag = [d for d in (0, 2) if "--disable-cuda-graph" in looking_inside(without, d, parse("no-graphs")).argv]
+    assert with_flag == [2]
+
+
+def test_a_drill_of_another_depth_runs_that_one_at_every_depth(tmp_path: Path) -> None:
+    argv = looking_inside(profile(tmp_path, more=FLAGS), 2, parse("wrong-depth=3")).argv
+    assert [argv[argv.index(f"--speculative-num-{what}") + 1] for what in ("steps", "draft-tokens")] == ["3", "4"]
 
 
 def test_what_only_the_launcher_reads_is_never_shown(tmp_path: Path) -> None:
-    started = looking_inside(profile(tmp_path, more=FLAGS), drill='{"slow": "verify", "share": 0.15}')
+    started = looking_inside(profile(tmp_path, more=FLAGS), drill=parse("slow-verify"))
     assert orders(started)["DRILL"]
     assert not [name for name in started.public_environment if name.startswith("EAGLE3")]
     assert "slow" not in repr(started)

@@ -29,7 +29,7 @@ def refusal(drill: str, profile: profiles.Profile = TINY, **options: Any) -> str
 def test_without_the_option_there_is_no_drill() -> None:
     assert drilling.asked(Options(), TINY) == WELL
     assert not WELL
-    assert (str(WELL), WELL.order(0), WELL.order(2), WELL.runs(2)) == ("", "", "", 2)
+    assert (str(WELL), WELL.order(0), WELL.order(2), WELL.runs(2), WELL.flags(2)) == ("", "", "", 2, {})
 
 
 def test_a_drill_that_is_none_is_refused_before_anything_boots() -> None:
@@ -80,6 +80,8 @@ def test_a_drill_of_what_is_not_judged_is_refused(drill: str, option: str, why: 
         ("wrong-layers=2,1,4", TINY, "SGLang captures each layer once, in ascending order"),
         ("wrong-depth=2", TINY.narrowed([2]), "that is the depth which is measured (2), so none would be wrong"),
         ("wrong-layers=0,1,2", HUB, "folders, not as hub ids"),
+        ("no-graphs", TINY, "cpu-tiny.toml has its servers run without graphs, so none would be lost"),
+        ("no-graphs=1", TINY, "no-graphs takes no value"),
     ],
 )
 def test_a_drill_that_would_show_nothing_or_boot_nothing_is_refused(

@@ -50,7 +50,7 @@ def test_a_drill_has_a_name_and_a_value(text: str, drill: Drill) -> None:
             "slow-verfy",
             (
                 "no drill is called 'slow-verfy'; there are: slow-draft, slow-verify, slow-extend, slow-baseline, "
-                "lost-nccl, wrong-layers, wrong-depth"
+                "lost-nccl, no-graphs, wrong-layers, wrong-depth"
             ),
         ),
         (

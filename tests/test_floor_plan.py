@@ -116,7 +116,8 @@ ENGINE_ARROWS = {
     "stream": set(),
     "server_log": set(),
     "server_info": {"command"},
-    "command": set(),
+    "command": {"drill"},
+    "drill": set(),
 }
 """Inside the engine: the pure parts know each other no more than this."""
 

@@ -19,6 +19,7 @@ from fixtures import profiles, workload
 from fixtures.analysis.phases import CyclePhases, phases_from
 from fixtures.engine import command, process
 from fixtures.engine.client import Settings
+from fixtures.engine.drill import WELL, Drill
 from fixtures.engine.inside import phases as inside
 from fixtures.engine.inside.marks import ClockMarks
 from fixtures.engine.inside.started import Rank
@@ -406,7 +407,7 @@ INSTRUMENTED = TINY.model_copy(update={"launch": TINY.launch.model_copy(update={
 PROMPTS = profiles.read_prompts(TINY.workload.prompts)[:6]
 
 
-def measured(folder: Path, drill: str = "") -> tuple[Window, float]:
+def measured(folder: Path, drill: Drill = WELL) -> tuple[Window, float]:
     """A window of six prompts at two steps, and when it ended."""
     server = process.boot(
         lambda port: command.launch(
@@ -471,7 +472,7 @@ def ratios(folder: Path) -> Mapping[str, float]:
 def test_a_phase_that_a_drill_makes_slower_is_the_one_that_shows(
     untouched: tuple[Path, Window, float], tmp_path: Path, phase: str, share: float
 ) -> None:
-    measured(tmp_path, json.dumps({"slow": phase, "share": share}))
+    measured(tmp_path, Drill(f"slow-{phase}", f"{100 * share:g}%"))
     before, after = ratios(untouched[0]), ratios(tmp_path)
     gains = {name: after[name] / before[name] for name in inside.METHODS}
     # Between boots on a shared machine these ratios scatter by 3 %, and by more for the short phases.

@@ -38,6 +38,9 @@ def night(injected: str, **causes: tuple[str, ...]) -> Rehearsed:
         (night("wrong-depth=1", d2=("another depth runs",)), True),
         (night("lost-nccl=NCCL_PROTO", d2=()), True),
         (night("lost-nccl=NCCL_PROTO"), False),
+        (night("no-graphs", d2=("draft", "verify")), True),
+        (night("no-graphs", d2=("unexplained", "verify")), False),
+        (night("no-graphs", d0=("draft",)), False),
     ],
 )
 def test_right_is_an_alarm_of_the_right_server_alone_with_its_cause_first(seen: Rehearsed, right: bool) -> None:
