@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import os
 import sys
 from argparse import Namespace
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +21,8 @@ from fixtures.engine.inside import cpu_engine
 
 def loaded() -> Any:
     """The benchmark's module, told what its command line would tell it."""
-    cpu_engine.install()
+    if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
+        cpu_engine.install()
     if importlib.util.find_spec("datasets") is None:  # asked for by a data set that isn't used here
         sys.modules["datasets"] = ModuleType("datasets")
         sys.modules["datasets"].load_dataset = None  # type: ignore[attr-defined]
@@ -31,8 +34,8 @@ def loaded() -> Any:
     return serving
 
 
-async def ask(serving: Any, url: str, prompt: str, asked: int) -> Any:
-    """What it says of one completion."""
+async def ask(serving: Any, url: str, prompt: str, asked: int, body: Mapping[str, Any] | None = None) -> Any:
+    """What it says of one completion, for which `body` is asked as well."""
     request = serving.RequestFuncInput(
         prompt=prompt,
         api_url=f"{url}/v1/completions",
@@ -41,7 +44,7 @@ async def ask(serving: Any, url: str, prompt: str, asked: int) -> Any:
         model="m",
         lora_name="",
         image_data=None,
-        extra_request_body={},
+        extra_request_body=dict(body or {}),
     )
     return await serving.async_request_openai_completions(request)
 
