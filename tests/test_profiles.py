@@ -126,8 +126,14 @@ def test_a_profile_is_frozen() -> None:
         pytest.param(
             'settings = { NCCL_PROTO = "LL" }',
             "zzz = 1",
-            "nccl.zzz = 1: unknown key; known here: nccl.settings",
+            "nccl.zzz = 1: unknown key; known here: nccl.settings, nccl.ab",
             id="unknown key like no other",
+        ),
+        pytest.param(
+            'settings = { NCCL_PROTO = "LL" }',
+            "ab = true",
+            "nccl.ab = true: compares a server with nccl.settings and one without; write settings, or remove it",
+            id="comparison without NCCL settings",
         ),
         pytest.param(
             "passes = 2",

@@ -2,8 +2,8 @@
 
 `standin -m sglang.launch_server FLAGS` is a server with a scheduler process; through the suite's own launcher it does
 what a drill asks. A draft that states other layers than LAYERS is accepted less. The folder in the variable STANDIN
-holds `faults.json`, by depth the fields of `Faults`, and gets `record.jsonl`, one line per thing that happened. Log
-lines are quoted from recordings/cpu-sglang-0.5.23/d2.log. Standard library only.
+holds `faults.json`, by depth the fields of `Faults` ("2.untuned": where NCCL_PROTO isn't set), and gets `record.jsonl`,
+one line per thing that happened. Log lines are quoted from recordings/cpu-sglang-0.5.23/d2.log. Standard library only.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class Folder:
             told = json.loads((self.path / "faults.json").read_text())
         except FileNotFoundError:
             return Faults()
-        return Faults(**told.get(str(depth), {}))
+        untuned = told.get(f"{depth}.untuned") if "NCCL_PROTO" not in os.environ else None
+        return Faults(**(untuned or told.get(str(depth), {})))
 
     def record(self, event: str, **facts: Any) -> None:
         line = json.dumps({"event": event, "at": time.time(), **facts}) + "\n"
@@ -141,7 +142,9 @@ class Standin(Program):
         self.verified = 0
 
     def run(self) -> None:
-        self.record("booting", results=self.folder.results(), key=self._key)
+        self.record("booting", results=self.folder.results(), key=self._key, nccl=nccl())
+        if told := os.environ.get("EAGLE3_INSIDE_FOLDER"):
+            witness(Path(told), int(self.arguments.get("tp_size", 1)))
         if self.faults.silent:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         self.scheduler = scheduler()
@@ -334,6 +337,20 @@ def boot_lines(arguments: Mapping[str, Any]) -> Iterator[str]:
     yield "Load weight end. elapsed=0.03 s, type=LlamaForCausalLM, avail mem=21.97 GB, mem usage=0.01 GB."
     yield "KV Cache is allocated. dtype: torch.float32, #tokens: 8192, K size: 0.02 GB, V size: 0.02 GB"
     yield "max_total_num_tokens=8192, chunked_prefill_size=4096, max_prefill_tokens=16384, max_running_requests=4"
+
+
+def nccl() -> dict[str, str]:
+    """NCCL's variables, but for one that a drill takes away."""
+    lost = json.loads(os.environ.get("EAGLE3_INSIDE_DRILL", "{}")).get("unset", ())
+    return {name: value for name, value in os.environ.items() if name.startswith("NCCL_") and name not in lost}
+
+
+def witness(folder: Path, world: int) -> None:
+    """What each rank says of itself, as the suite's own witness has it."""
+    for rank in range(world):
+        said = {"rank": rank, "world": world, "replica": 0, "replicas": 1, "pid": os.getpid()}
+        told = {**said, "nccl": None, "libraries": [], "environment": nccl(), "libc": nccl()}
+        (folder / f"witness-0-{rank}.json").write_text(json.dumps(told))
 
 
 def scheduler() -> int:
