@@ -57,6 +57,16 @@ def test_servers_that_do_not_answer_are_no_start() -> None:
     assert "doesn't answer" in lines["server 2"]
 
 
+def test_the_server_without_nccl_settings_is_in_the_plan_unless_a_drill_leaves_it_out() -> None:
+    planned = "the fastest depth: once more without the NCCL settings, which isn't in the time below"
+    _, lines = announcing.report(Options(perf_profile="kimi-k2.5-int4"), comparison=None)
+    assert lines.index(planned) == len(lines) - 2
+    _, drilled = announcing.report(
+        Options(perf_profile="kimi-k2.5-int4", perf_drill="slow-verify=15%"), comparison=None
+    )
+    assert planned not in drilled
+
+
 def test_an_address_with_a_secret_is_refused_without_it() -> None:
     with pytest.raises(NotReady) as refused:
         announcing.report(Options(perf_server=["0=http://me:secret@127.0.0.1:1"]), comparison=None)

@@ -110,6 +110,13 @@ def test_counts_and_texts_that_the_settings_changed_are_told_against_what_may_di
     assert " ".join(more(replace(found, differing_prompts=0.2))).endswith("The profile allows 2 to differ.")
 
 
+def test_a_gain_that_the_hosts_mood_may_have_made_is_called_doubtful() -> None:
+    both = (("without them", Check.NOISY_HOST), ("with them", Check.CLOCKS_THROTTLED))
+    told = " ".join(more(replace(gain(0.8), doubts=both)))
+    assert "the host was not the same throughout: noisy-host without them, clocks-throttled with them." in told
+    assert "Doubtful" not in " ".join(more(gain(0.8)))
+
+
 def test_alternated_servers_are_compared_in_plain_tokens() -> None:
     plain = tuple(sample(f"p{n}", decode_s=1.0, verifies=100) for n in range(10))
     then, now = measurement(0, plain), slowed(measurement(0, plain), 2.0)

@@ -32,6 +32,16 @@ def test_the_summary_tells_what_fell_short_and_why() -> None:
     assert "environment.NCCL\\_PROTO" in summary
 
 
+def test_the_summary_tells_what_nccl_settings_gain() -> None:
+    lines = github.summary(reports.full()).splitlines()
+    (first,) = (n for n, line in enumerate(lines) if line.startswith("NCCL settings at 3 steps: "))
+    assert lines[first].endswith(r" tok/s (NCCL\_PROTO=LL).")
+    assert [line.split(" | ")[0] for line in lines[first + 2 :][:4:2]] == ["| NCCL settings", "| without"]
+    assert lines[first + 5].startswith("| with | ")
+    assert "-20.0 %" in lines[first + 7]
+    assert not [line for line in github.summary(reports.h200()).splitlines() if "NCCL" in line]
+
+
 def test_markup_of_a_model_is_text_in_the_summary() -> None:
     summary = github.summary(reports.full())
     assert "<" not in summary

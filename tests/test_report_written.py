@@ -57,6 +57,14 @@ def test_another_page_is_told_from_it(tmp_path: Path, other: reports.Made) -> No
     assert kept_picture.mark(PICTURE.read_bytes()) != kept_picture.shown(page)
 
 
+def test_what_nccl_settings_gain_has_a_part_of_the_page_where_it_was_measured(tmp_path: Path) -> None:
+    page = html.write(tmp_path, reports.full()).read_text(encoding="utf-8")
+    assert '<section id="nccl"' in page
+    assert '<a href="#nccl">What the NCCL settings gain</a>' in page
+    assert "depth-3.untuned.json" in page
+    assert '"#nccl"' not in html.write(tmp_path, reports.h200()).read_text(encoding="utf-8")
+
+
 def test_the_same_page_with_another_style_is_told_from_it(tmp_path: Path) -> None:
     page = html.write(tmp_path, reports.h200()).read_text(encoding="utf-8")
     assert kept_picture.shown(page.replace("--first: #1f63b8", "--first: #ff0000")) != kept_picture.shown(page)

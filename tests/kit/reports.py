@@ -16,7 +16,9 @@ from fixtures.analysis.checks import Check, Finding
 from fixtures.analysis.cycle import Part
 from fixtures.analysis.explanations import explain
 from fixtures.analysis.facts import Comparison
+from fixtures.analysis.intervals import Rule
 from fixtures.analysis.measurement import Measurement
+from fixtures.analysis.nccl_gain import NcclGain, nccl_gain
 from fixtures.analysis.phases import TOTAL, UNEXPLAINED, CyclePhases
 from fixtures.analysis.reference import Accepted, of_sweep
 from fixtures.analysis.regressions import Tonight
@@ -25,7 +27,7 @@ from fixtures.profiles import Profile
 from fixtures.report.contents import Report
 from fixtures.report.recorded import recorded
 from fixtures.report.trend import Night, Stored, tonight
-from tests.kit.builders import measurement, sample
+from tests.kit.builders import measurement, sample, slowed
 from tests.kit.nights import Fault, night, phases_ms
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -125,9 +127,17 @@ def full() -> Report:
         comparisons=comparisons,
         conclusions=explain(both, reference, comparisons, **phases),
         stored=stored(measured, [1.03] * 30 + [1.0] * 30),
+        nccl_gains=(gained(measured[3]),),
         seconds={"boots": 60.0, "measuring": 120.0},
         folder=Path("results/20261129T030000-cpu-tiny"),
     )
+
+
+def gained(tuned: Measurement) -> NcclGain:
+    """Without its NCCL settings the depth took a quarter longer."""
+    found = nccl_gain(slowed(tuned, 1.25), tuned, {"NCCL_PROTO": "LL"}, rule=Rule(delta=0.01))
+    assert found
+    return found
 
 
 def _phases(depth: int) -> CyclePhases:
