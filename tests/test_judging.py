@@ -13,7 +13,7 @@ from fixtures.analysis.gate import floor_rule, looks
 from fixtures.analysis.intervals import Outcome, Step
 from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.reference import Accepted, of_sweep
-from fixtures.analysis.regressions import CYCLE_TIME, Tonight
+from fixtures.analysis.regressions import CYCLE_TIME, NCCL_SETTINGS, Tonight
 from fixtures.analysis.verdicts import Verdict
 from fixtures.judging import Judging
 from fixtures.nights import Memory
@@ -183,6 +183,15 @@ def test_what_falls_short_by_rule_says_so_and_is_no_obstacle_to_another_referenc
     night.profile = night.profile.narrowed([2])
     night.judged(verdict(Outcome.HOLDS, "text"))
     night.accept(measured, ADA, alternated={}, failed=())
+    assert night.place.exists()
+
+
+def test_whether_nccl_settings_gain_is_no_obstacle_to_another_reference(tmp_path: Path) -> None:
+    night = by_rule(judging(tmp_path))
+    night.profile = night.profile.narrowed([2])
+    for each in (verdict(Outcome.UNDECIDED, NCCL_SETTINGS), verdict(Outcome.HOLDS, "text")):
+        night.judged(each)
+    night.accept({d: night_of(d, passes=2) for d in (0, 2)}, ADA, alternated={}, failed=())
     assert night.place.exists()
 
 
