@@ -1,1 +1,1 @@
-pytest_plugins = ["fixtures.plugin", "fixtures.against"]
+pytest_plugins = ["fixtures.plugin"]

@@ -9,7 +9,7 @@ import pytest
 
 from fixtures import announcing, references
 from fixtures.analysis.reference import Accepted, of_sweep, to_json
-from fixtures.opening import NotReady
+from fixtures.choosing import NotReady
 from fixtures.rehearsal import Unasked as Options
 from tests.kit.answers import as_json
 from tests.kit.builders import measurement

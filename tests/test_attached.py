@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fixtures.engine.attached import KEY_VARIABLE, AddressError, Attached, account, addresses, attach
+from fixtures.engine.addresses import KEY_VARIABLE, AddressError, addresses
+from fixtures.engine.attached import Attached, account, attach
 from tests.kit.answers import as_json
 from tests.kit.scripted_server import Answer, serving
 
