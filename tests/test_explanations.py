@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from fixtures.analysis.causes import Cause
 from fixtures.analysis.conclusions import Conclusion
 from fixtures.analysis.explanations import explain
 from fixtures.analysis.facts import Comparison
-from fixtures.analysis.measurement import Measurement
+from fixtures.analysis.measurement import Measurement, from_json
 from fixtures.analysis.reference import Accepted, Reference, of_sweep
 from fixtures.analysis.regressions import Tonight
 from fixtures.analysis.sides import Part
@@ -66,6 +67,19 @@ def test_a_slower_verify_with_a_lost_nccl_variable_names_it_first() -> None:
 
 def test_wrong_layers_are_named_though_a_reference_has_no_histograms() -> None:
     assert blamed(explained(night(Fault("wrong layers"), seed=1))) == dict.fromkeys(DEPTHS, (Cause.WRONG_LAYERS,))
+
+
+def test_wrong_layers_are_named_though_neither_histograms_nor_depth_1_are_known() -> None:
+    """At 2.05 tokens a verify of 2 steps, the first guess was right in half of the verifies at least."""
+    folder = Path(__file__).parent.parent / "perf/recordings/h200"
+    then, now = (
+        {d: from_json((folder / name / f"depth-{d}.json").read_text(encoding="utf-8")) for d in (0, 2)}
+        for name in ("2026-11-29-second-boots", "2026-11-29-control-wrong-layers")
+    )
+    known = of_sweep(then, Accepted("ada", "2026-11-29T19:00:00+00:00", "first night"))
+    assert known.depths[2].accepted is None
+    seen = explain({2: Tonight(now[2], now[0], 1)}, known, {2: SAME})
+    assert seen[2].causes[0] is Cause.WRONG_LAYERS
 
 
 def test_a_text_that_is_not_the_plain_servers_takes_the_signature_away() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from statistics import fmean, median
 
 import pytest
 
-from fixtures import profiles
+from fixtures import profiles, rehearsal
 from fixtures.analysis import verdicts
 from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.verdicts import Outcome
-from fixtures.report.recorded import markdown, recorded
+from fixtures.report.recorded import boots, boots_table, markdown, recorded
+from tests.benchmarks.beside import Seen, table
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "perf/recordings/h200"
@@ -18,6 +21,11 @@ SWEEPS = recorded(FOLDER)
 SWEEP = SWEEPS["2026-11-29-sweep"]
 CONTROL = SWEEPS["2026-11-29-control-wrong-layers"]
 GOOD = [m for name, sweep in SWEEPS.items() if "control" not in name for m in sweep.values()]
+BOOTS = boots(FOLDER)
+DRILLS = FOLDER / "2026-11-30-drills"
+BESIDE = [
+    Seen(**each) for each in json.loads((FOLDER / "2026-11-30-beside/beside.json").read_text(encoding="utf-8"))["seen"]
+]
 PROFILE = profiles.load("h200-llama8b-shape")
 assert PROFILE.workload.oracle
 ORACLE = profiles.read_oracle(PROFILE.workload.oracle)
@@ -28,7 +36,10 @@ def counts(measurement: Measurement) -> set[tuple[str, int]]:
 
 
 def test_the_documentations_tables_are_the_recordings() -> None:
-    assert (ROOT / "docs/h200.md").read_text(encoding="utf-8").endswith(markdown(SWEEPS).rstrip() + "\n")
+    text = (ROOT / "docs/h200.md").read_text(encoding="utf-8")
+    assert f"<!-- boots -->\n{boots_table(BOOTS)}\n<!-- /boots -->" in text
+    assert f"<!-- beside -->\n```text\n{table(BESIDE)}\n```\n<!-- /beside -->" in text
+    assert text.endswith(markdown(SWEEPS).rstrip() + "\n")
 
 
 def test_the_sweep_has_every_depth_of_the_profile() -> None:
@@ -62,6 +73,32 @@ def test_wrong_layers_collapse_the_accept_length_and_leave_the_text() -> None:
     assert CONTROL[2].accept_length == 1.0
     assert verdicts.throughput(CONTROL[2], CONTROL[0], PROFILE.floors.throughput[2]).outcome is Outcome.FALLS_SHORT
     assert verdicts.identical_text(CONTROL[2], CONTROL[0], 0.0).outcome is Outcome.HOLDS
+
+
+def test_both_clients_see_the_same_rate_within_half_a_percent() -> None:
+    assert median(seen.ratio for seen in BESIDE) == pytest.approx(1, abs=0.005)
+
+
+def test_nights_of_drills_judged_again_give_the_record_that_was_made_of_them(tmp_path: Path) -> None:
+    into = tmp_path / "record.json"
+    rehearsal.main(["--again", str(DRILLS), "--profile", PROFILE.name, "--into", str(into)])
+    assert into.read_text(encoding="utf-8") == (DRILLS / "record.json").read_text(encoding="utf-8")
+
+
+def test_phases_by_events_cost_less_than_a_percent_and_add_up_to_the_cycle_within_two() -> None:
+    """On the GPU that had boots with them and without."""
+    serial = SWEEPS["2026-11-30-third-gpu"][0].host["accelerators"][0]["serial"]
+    here = [m for m in BOOTS if m.depth == 2 and m.host["accelerators"][0]["serial"] == serial]
+    assert len(here) == 6
+    instrumented, plain = [m for m in here if m.phases], [m for m in here if not m.phases]
+    costs = [fmean(median(s.seconds_per_cycle for s in m.samples) for m in kind) for kind in (instrumented, plain)]
+    assert 1 < costs[0] / costs[1] < 1.01
+    for m in instrumented:
+        if (
+            "wrong-layers" not in m.mark
+        ):  # of which most of the first pass was discarded as warm-up, by the client alone
+            assert m.phases
+            assert m.phases.mean_ms["total"] == pytest.approx(1e3 * m.seconds_per_cycle, rel=0.02)
 
 
 def test_boots_of_one_gpu_agree_and_gpus_differ_by_a_percent_that_the_ratio_does_not_show() -> None:

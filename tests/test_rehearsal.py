@@ -11,7 +11,11 @@ from fixtures.report.rehearsed import BEGIN, END, Concluded, Record, Rehearsed, 
 from tests.kit.suite import Suite
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORDED = ROOT / "perf/recordings/cpu/drills.json"
+RECORDED = {
+    "docs/attribution.md": "perf/recordings/cpu/drills.json",
+    "docs/h200.md": "perf/recordings/h200/2026-11-30-drills/record.json",
+}
+"""Document → the record whose table is in it."""
 DRILLS = "slow-verify=50% slow-draft=5ms none slow-extend=5ms wrong-layers=0,1,2 none wrong-depth=1 slow-baseline=60%"
 HOW = "--profile cpu-tiny --depth 2 --prompts 16 --max-tokens 64 --passes 2 --alternate"
 
@@ -93,10 +97,21 @@ def test_the_table_takes_its_place_in_a_document_and_again() -> None:
         placed("no marks", RECORD)
 
 
-@pytest.mark.skipif(not RECORDED.exists(), reason="no drills were recorded yet")
-def test_the_documents_table_is_the_recorded_one() -> None:
-    text = rehearsal.DOCUMENT.read_text(encoding="utf-8")
-    assert placed(text, from_json(RECORDED.read_text(encoding="utf-8"))) == text
+@pytest.mark.parametrize("document", RECORDED)
+def test_the_documents_table_is_the_recorded_one(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    assert placed(text, from_json((ROOT / RECORDED[document]).read_text(encoding="utf-8"))) == text
+
+
+def test_what_is_no_rehearsals_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "01-none").mkdir()
+    with pytest.raises(SystemExit, match=r"01-none: a night of a rehearsal has depth-2\.json"):
+        rehearsal.main(["--again", str(tmp_path), "--profile", "cpu-tiny", "--into", str(tmp_path / "record.json")])
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="no night of a rehearsal is in there"):
+        rehearsal.main(["--again", str(tmp_path), "--profile", "cpu-tiny", "--into", str(tmp_path / "record.json")])
 
 
 def test_what_is_no_drill_boots_nothing(tmp_path: Path) -> None:
