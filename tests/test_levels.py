@@ -99,7 +99,7 @@ def test_counts_that_can_not_be_are_refused() -> None:
     with serving(Sglang(tokens=9, verifies=4, in_stream=True)) as server:
         level = measure(server, depth=0, source=Source.STREAM, settings=Settings(max_tokens=9), good_streams=0.1)
     assert not level.streams
-    assert level.refused[0] == "p0 (pass 0): stream: 4 verifies can't commit 8 tokens at 0 steps"
+    assert "p0 (pass 0): stream: 4 verifies can't commit 8 tokens at 0 steps" in level.refused
 
 
 def test_a_cache_that_can_not_be_emptied_is_noted() -> None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.kit.scripted_server import Answer, Pause, Request, Script, Step
+from tests.kit.scripted_server import Answer, Read, Request, Script, Step
 
 RECORDINGS = Path(__file__).resolve().parent.parent / "recordings"
 
-GAP = Pause(0.005)
-"""Between two chunks, so that they are read one by one and some time passes."""
+GAP = Read()
+"""Between two chunks, so that they are read one by one however busy the machine is, and some time passes."""
 
 DONE = b"data: [DONE]\n\n"
 

@@ -6,9 +6,11 @@ import asyncio
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -17,6 +19,10 @@ class Pause:
     """Send nothing for so many seconds."""
 
     seconds: float
+
+
+class Read:
+    """Send nothing until the client has read what there is, for some seconds at most."""
 
 
 class Stall:
@@ -31,7 +37,7 @@ class Cut:
     """Close the connection in the middle of the answer."""
 
 
-Step = bytes | Pause | Stall | Reset | Cut | Callable[[], None]
+Step = bytes | Pause | Read | Stall | Reset | Cut | Callable[[], None]
 """Bytes are sent as one chunk; a function is called."""
 
 
@@ -135,6 +141,8 @@ async def _do(writer: asyncio.StreamWriter, reader: asyncio.StreamReader, step: 
             await writer.drain()
         case Pause():
             await asyncio.sleep(step.seconds)
+        case Read():
+            await _until_read(writer)
         case Stall():
             await reader.read()
             raise _BrokenOff
@@ -145,6 +153,30 @@ async def _do(writer: asyncio.StreamWriter, reader: asyncio.StreamReader, step: 
             raise _BrokenOff
         case _:
             step()
+
+
+READ_LIMIT_S = 5.0
+_TCP = Path("/proc/net/tcp")
+
+
+async def _until_read(writer: asyncio.StreamWriter) -> None:
+    """Returns when the kernel holds nothing more on its way to the client."""
+    here, there = (f"0100007F:{writer.get_extra_info(name)[1]:04X}" for name in ("sockname", "peername"))
+    end = time.monotonic() + READ_LIMIT_S
+    while _unread(_TCP.read_text(), here, there) and time.monotonic() < end:
+        await asyncio.sleep(0.001)
+
+
+def _unread(table: str, here: str, there: str) -> bool:
+    """Whether anything from one address to another, as the kernel's table writes them, isn't sent or isn't read."""
+    return _waiting(table, here, there)[0] > 0 or _waiting(table, there, here)[1] > 0
+
+
+def _waiting(table: str, local: str, remote: str) -> tuple[int, int]:
+    """Bytes that one end has to send, and those that it has to read; none where there is no such end."""
+    _, _, line = table.partition(f" {local} {remote} ")
+    sending, reading = line.split(maxsplit=2)[1].split(":") if line else ("0", "0")
+    return int(sending, 16), int(reading, 16)
 
 
 @contextmanager
