@@ -164,11 +164,11 @@ def test_a_chunk_whose_text_is_held_back_is_the_first_token_all_the_same() -> No
 
 
 def test_the_time_of_a_token_is_when_its_bytes_were_read() -> None:
-    readings = itertools.count(100.0)  # a second passes at each reading: sending, then each arrival of bytes
+    readings = itertools.count(100.0)  # a second passes at each reading: sending, then whenever bytes come
     seen = ask(completion("a", "b", "c", tokens=3), clock=lambda: next(readings))
     assert seen.sent_at == 100.0
-    assert seen.ttft_s == 1.0
-    assert 1.0 <= seen.decode_s <= 2.0, "three chunks, of which two may be read together on a busy machine"
+    assert 1.0 <= seen.ttft_s <= 2.0, "the first chunk comes with the head or right after it"
+    assert seen.decode_s == 2.0
 
 
 def test_stop_tokens_end_a_completion_early_where_the_profile_lets_them() -> None:
@@ -373,7 +373,8 @@ def test_more_streams_than_a_hundred_are_open_at_once() -> None:
         async with Client(url, "k", ASKED) as client:
             await asyncio.gather(*(client.complete("x") for _ in range(110)))
 
-    with serving(Answer([Pause(1.0), *GOOD.steps])) as server:
+    apart = [Pause(0.01) if step is GAP else step for step in GOOD.steps]
+    with serving(Answer([Pause(1.0), *apart])) as server:
         asyncio.run(all_at_once(server.url))
         assert server.most_connections == 110
 

@@ -125,7 +125,8 @@ KNOW_NOTHING = {"profiles", "analysis", "engine/inside"}
 """Rooms that import nothing of ours but themselves."""
 
 ENGINE_ARROWS = {
-    "client": {"stream", "transcript"},
+    "client": {"arrivals", "stream", "transcript"},
+    "arrivals": set(),
     "transcript": {"stream"},
     "counting": {"client", "acceptance", "transcript"},
     "acceptance": set(),
