@@ -17,7 +17,7 @@ import pytest
 
 from fixtures import profiles
 from fixtures.engine import command, process
-from fixtures.engine.inside.cpu_engine import StandIns
+from fixtures.engine.inside.cpu_engine import ADDR_NO_RANDOMIZE, StandIns
 from fixtures.engine.inside.stand_ins import triton
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,6 +26,23 @@ PROFILE = profiles.load("cpu-tiny")
 assert PROFILE.workload.oracle is not None
 ORACLE = profiles.read_oracle(PROFILE.workload.oracle)
 PROMPTS = [prompt for prompt in profiles.read_prompts(PROFILE.workload.prompts) if prompt.id.endswith(("-04", "-09"))]
+
+
+# --- the same addresses at every boot
+
+PLACED = """
+from pathlib import Path
+from fixtures.engine.inside.cpu_engine import fix_addresses
+fix_addresses()
+print(Path("/proc/self/personality").read_text().strip(), Path("/proc/self/maps").read_text().split("-")[0])
+"""
+
+
+def test_two_boots_have_their_addresses_in_common_where_the_kernel_grants_it() -> None:
+    words = [sys.executable, "-S", "-c", PLACED]
+    first, second = (subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True) for _ in range(2))
+    flags = int(first.stdout.split()[0], 16)
+    assert (first.stdout == second.stdout) == bool(flags & ADDR_NO_RANDOMIZE)
 
 
 # --- stand-ins
