@@ -28,12 +28,12 @@ def test_eagle3_baseline_does_not_speculate(baseline: Measurement, profile: Prof
 def test_eagle3_every_rank_has_the_nccl_settings(
     measurement: Measurement, profile: Profile, nothing_found: Findings
 ) -> None:
-    if not profile.nccl.settings:
+    if not profile.nccl.every:
         pytest.skip("the profile has no NCCL settings")
     if not measurement.server.arguments[1:]:
         pytest.skip("nothing checked: what a server of somebody else's has in its environment can't be seen")
     taken = [Taken(**said) for said in measurement.server.nccl_taken]
-    found = nccl_findings(profile.nccl.settings, measurement.server.witnesses, taken)
+    found = nccl_findings(profile.nccl.every, measurement.server.witnesses, taken)
     nothing_found(measurement, unsilenced(found, named(profile.checks.silenced)))
 
 

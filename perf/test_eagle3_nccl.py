@@ -11,7 +11,7 @@ from fixtures.analysis.conditions import of_launch
 from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.nccl_gain import NcclGain, headline
 from fixtures.analysis.verdicts import Verdict
-from fixtures.analysis.witnesses import untuned_findings
+from fixtures.analysis.witnesses import nccl_findings, untuned_findings
 from fixtures.profiles import Profile
 
 pytestmark = pytest.mark.judges("cycle")
@@ -35,5 +35,7 @@ def unlike(gain: NcclGain, profile: Profile) -> tuple[Finding, ...]:
     """What the untuned server has that it was to lack, and what else sets it apart from the tuned one."""
     limit = profile.launch.max_running_requests
     launched = of_launch(gain.untuned, gain.tuned, max_running_requests=limit) or ()
-    found = (*untuned_findings(profile.nccl.settings, gain.untuned.server.witnesses), *launched)
+    witnesses = gain.untuned.server.witnesses
+    kept = nccl_findings(profile.nccl.required, witnesses, ()) if profile.nccl.required else ()
+    found = (*untuned_findings(profile.nccl.settings, witnesses), *kept, *launched)
     return unsilenced(found, named(profile.checks.silenced))

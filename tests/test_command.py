@@ -175,6 +175,17 @@ def test_an_instrumented_server_tells_phases(tmp_path: Path) -> None:
     }
 
 
+def test_what_the_host_requires_is_kept_where_the_settings_are_left_out(tmp_path: Path) -> None:
+    of = profile(tmp_path, engine="sglang", more=FLAGS)
+    of = of.model_copy(update={"nccl": of.nccl.model_copy(update={"required": {"NCCL_NVLS_ENABLE": "0"}})})
+    tuned, untuned = (
+        command.launch(of, 2, port=1, api_key=KEY, root=ROOT, inside=INSIDE, tuned=tuned) for tuned in (True, False)
+    )
+    assert tuned.environment == {**untuned.environment, **of.nccl.settings}
+    assert untuned.environment["NCCL_NVLS_ENABLE"] == "0"
+    assert untuned.without == of.nccl.settings.keys()
+
+
 def test_a_server_with_nothing_to_see_is_started_as_sglang_starts_it(tmp_path: Path) -> None:
     without = profile(tmp_path, engine="sglang", more=FLAGS)
     without = without.model_copy(update={"nccl": without.nccl.model_copy(update={"settings": {}})})

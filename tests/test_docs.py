@@ -126,6 +126,7 @@ def test_a_shell_takes_a_blocks_commands_and_each_could_be_done(
     block: Block, calls: Recorders, pytestconfig: pytest.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python's run; pytest's are opened as a day is, and what needs a GPU is looked at as before booting."""
+    (tmp_path / "perf").symlink_to(ROOT / "perf")
     monkeypatch.chdir(tmp_path)  # an option may open its file
     for program, words in called(block, calls):
         assert not (tried(block) and program in ("pip", "tox")), f"{block}: {program} isn't tried: say why"

@@ -8,10 +8,13 @@ from statistics import fmean, median
 
 import pytest
 
-from fixtures import profiles, rehearsal
+from fixtures import profiles, references, rehearsal
 from fixtures.analysis import verdicts
 from fixtures.analysis.measurement import Measurement
-from fixtures.analysis.verdicts import Outcome
+from fixtures.analysis.reference import Accepted, Reference, of_sweep
+from fixtures.analysis.regressions import Tonight
+from fixtures.analysis.verdicts import Outcome, Verdict
+from fixtures.judging import Judging
 from fixtures.report.recorded import boots, boots_table, markdown, recorded
 from tests.benchmarks.beside import Seen, table
 
@@ -22,6 +25,7 @@ SWEEP = SWEEPS["2026-11-29-sweep"]
 CONTROL = SWEEPS["2026-11-29-control-wrong-layers"]
 GOOD = [m for name, sweep in SWEEPS.items() if "control" not in name for m in sweep.values()]
 BOOTS = boots(FOLDER)
+SOUND = [f"2026-11-{name}" for name in ("29-sweep", "29-second-boots", "29-other-gpu", "30-third-gpu")]
 DRILLS = FOLDER / "2026-11-30-drills"
 BESIDE = [
     Seen(**each) for each in json.loads((FOLDER / "2026-11-30-beside/beside.json").read_text(encoding="utf-8"))["seen"]
@@ -67,6 +71,58 @@ def test_cycles_are_those_of_earlier_sessions_within_two_percent() -> None:
 def test_the_profiles_floors_stand_five_percent_under_what_was_measured(depth: int) -> None:
     seen = verdicts.ratio(SWEEP[depth], SWEEP[0]).centre
     assert seen * 0.94 < PROFILE.floors.throughput[depth] < seen * 0.96
+
+
+def judging(reference: Reference) -> Judging:
+    return Judging(
+        profile=PROFILE,
+        depths_left_out=(),
+        place=Path("unread"),
+        memory=None,
+        day="2026-11-30",
+        reference=reference,
+    )
+
+
+def cycle_times(then: str, now: str) -> dict[int, Verdict]:
+    """The other sweep against this one as the reference, by its depths."""
+    before, tonight = SWEEPS[then], SWEEPS[now]
+    reference = of_sweep(before, Accepted("ada", "2026-11-29T19:00:00+00:00", "first night"))
+    gate = judging(reference).gate(tonight[0])
+    assert gate
+    return {d: gate.cycle_time(Tonight(m, tonight[0], passes=2)) for d, m in tonight.items() if d in before}
+
+
+@pytest.mark.parametrize(
+    ("then", "now"), [(a, b) for a in SOUND for b in SOUND if a != b], ids=lambda name: name.partition("30-")[2] or name
+)
+def test_no_sound_sweep_raises_an_alarm_against_another_of_any_gpu_or_day(then: str, now: str) -> None:
+    outcomes = {v.outcome for v in cycle_times(then, now).values()}
+    assert outcomes <= {Outcome.HOLDS, Outcome.UNDECIDED}
+    assert outcomes
+
+
+def test_the_kept_reference_is_the_first_sweep_and_no_sound_sweep_falls_short_of_it() -> None:
+    kept = references.read(references.place(references.folder_for(PROFILE.file), PROFILE.name))
+    assert kept
+    again = of_sweep(SWEEP, kept.accepted)
+    assert (kept.key, kept.earlier) == (again.key, None)
+    assert {d: r.verifies for d, r in kept.depths.items()} == {d: r.verifies for d, r in again.depths.items()}
+    for name in SOUND:
+        tonight = SWEEPS[name]
+        gate = judging(kept).gate(tonight[0])
+        assert gate
+        found = {gate.cycle_time(Tonight(m, tonight[0], passes=2)).outcome for m in tonight.values()}
+        assert found <= {Outcome.HOLDS, Outcome.UNDECIDED}, name
+
+
+def test_another_gpu_than_the_references_claims_less_and_says_so() -> None:
+    same, other = (
+        cycle_times("2026-11-29-sweep", f"2026-11-{name}")[2] for name in ("29-second-boots", "30-third-gpu")
+    )
+    assert [1 / v.floor - 1 for v in (same, other)] == pytest.approx([0.01, 0.025])
+    assert "another GPU than it" in other.message
+    assert "another GPU" not in same.message
 
 
 def test_wrong_layers_collapse_the_accept_length_and_leave_the_text() -> None:

@@ -186,18 +186,19 @@ def test_the_untuned_launch_differs_by_the_settings_alone() -> None:
 def test_nobody_takes_the_untuned_measurement_for_a_nights(tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     folder.mkdir()
+    results.write(folder, measurement(0))
     results.write(folder, measurement(5))
     untuned: Measurement = replace(UNTUNED, mark=marked("", tuned=False))
     assert results.write(folder, untuned, tuned=False).name == "depth-5.untuned.json"
     results.write_alternated(folder, 5, measurement(0), tuned=False)
     for name in ("depth-5.log", "depth-5.untuned.log", "depth-5.boot-2.log", "depth-5.untuned.boot-2.log"):
         (folder / name).touch()
-    assert [m.mark for m in results.read(folder)] == [""]
+    assert [m.mark for m in results.read(folder)] == ["", ""]
     assert results.read_untuned(folder) == {5: untuned}
     assert results.read_alternated(folder) == {}
     assert results.read_alternated(folder, tuned=False) == {5: measurement(0)}
     assert {log.name for log in results.logs(folder, 5)} == {"depth-5.log", "depth-5.boot-2.log"}
-    assert recorded(tmp_path) == {"sweep": {5: measurement(5)}}
+    assert recorded(tmp_path) == {"sweep": {0: measurement(0), 5: measurement(5)}}
 
 
 def test_a_resumed_sweep_expects_the_untuned_launch_and_its_mark() -> None:

@@ -126,7 +126,7 @@ def test_a_profile_is_frozen() -> None:
         pytest.param(
             'settings = { NCCL_PROTO = "LL" }',
             "zzz = 1",
-            "nccl.zzz = 1: unknown key; known here: nccl.settings, nccl.ab",
+            "nccl.zzz = 1: unknown key; known here: nccl.settings, nccl.required, nccl.ab",
             id="unknown key like no other",
         ),
         pytest.param(
@@ -298,7 +298,7 @@ def test_a_profile_is_frozen() -> None:
             'OMP_NUM_THREADS = "1"',
             'NCCL_ALGO = "Ring"',
             "launch.environment.NCCL_ALGO = (not shown): NCCL's variables are checked inside the server; "
-            "move it to nccl.settings",
+            "move it to nccl.settings, or to nccl.required if the host needs it",
             id="NCCL variable in the environment",
         ),
         pytest.param(
@@ -306,6 +306,12 @@ def test_a_profile_is_frozen() -> None:
             "PROTO",
             'nccl.settings.PROTO = "LL": is not one of NCCL\'s variables (NCCL_…); move it to launch.environment',
             id="no NCCL variable",
+        ),
+        pytest.param(
+            'settings = { NCCL_PROTO = "LL"',
+            'required = { NCCL_PROTO = "Simple" }\nsettings = { NCCL_PROTO = "LL"',
+            'nccl.required.NCCL_PROTO = "Simple": stands in nccl.settings as well; keep it in one of them',
+            id="NCCL variable in both tables",
         ),
         pytest.param(
             'draft = "owner/draft"',

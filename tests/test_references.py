@@ -71,9 +71,8 @@ FLOORS = [verdict("throughput"), verdict("accept length"), verdict("text")]
 
 
 def accept(path: Path, accepted: Accepted = ADA, *, verdicts: list[Verdict] | None = None, **how: Any) -> Reference:
-    return references.accept(
-        path, sweep(**how), accepted, depths=(1, 2), verdicts=FLOORS if verdicts is None else verdicts
-    )
+    measured = sweep(**{"started_at": accepted.when, **how})  # what is accepted was measured just before
+    return references.accept(path, measured, accepted, depths=(1, 2), verdicts=FLOORS if verdicts is None else verdicts)
 
 
 @pytest.fixture
@@ -91,6 +90,7 @@ def test_the_key_has_what_figures_mean_and_the_context_what_may_explain_them() -
         "dtype": "float32",
         "workload": {"max_tokens": 128},
         "accelerators": 0,
+        "instrumented": False,
         "host": {"cpu": "Xeon", "cores": 2},
     }
     assert context(night(2))["draft"] == "bb"
@@ -290,7 +290,7 @@ def test_nothing_but_the_reference_is_left_in_its_folder(path: Path) -> None:
 def test_the_earlier_reference_is_kept_with_who_when_and_why(path: Path) -> None:
     accept(path)
     accept(path, BOB, cycle_s=0.02)
-    third = accept(path, replace(BOB, why="again"), cycle_s=0.03)
+    third = accept(path, replace(BOB, why="again", when="2026-12-02T03:00:00+00:00"), cycle_s=0.03)
     assert third.history == (ADA, BOB)
     assert third.earlier is not None
     assert third.earlier.accepted == BOB
@@ -307,6 +307,12 @@ def test_a_night_of_the_same_thing_that_held_counts_as_another_one(path: Path) -
     assert [b.day for b in second.depths[2].boots] == ["2026-11-02", "2026-11-03"]
     assert len(second.depths[2].cycles["p0"]) == 4
     assert second.depths[2].spread(alternating=False).boots == 2
+
+
+def test_the_very_same_sweep_is_no_second_night(path: Path) -> None:
+    accept(path)
+    with pytest.raises(NoReference, match="this very sweep is in it already"):
+        accept(path, replace(BOB, when=ADA.when), verdicts=[*FLOORS, *KEPT])
 
 
 @pytest.mark.parametrize(

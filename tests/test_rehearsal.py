@@ -104,13 +104,14 @@ def test_the_documents_table_is_the_recorded_one(document: str) -> None:
 
 
 def test_what_is_no_rehearsals_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "01-none").mkdir()
+    for name in ("01-none", "02-none"):
+        (tmp_path / name).mkdir()
     with pytest.raises(SystemExit, match=r"01-none: a night of a rehearsal has depth-2\.json"):
         rehearsal.main(["--again", str(tmp_path), "--profile", "cpu-tiny", "--into", str(tmp_path / "record.json")])
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="no night of a rehearsal is in there"):
+    with pytest.raises(SystemExit, match="a rehearsal has a first night and others"):
         rehearsal.main(["--again", str(tmp_path), "--profile", "cpu-tiny", "--into", str(tmp_path / "record.json")])
 
 

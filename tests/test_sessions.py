@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -61,4 +63,5 @@ def test_one_percent_may_be_claimed_while_nothing_is_known() -> None:
 def test_what_may_be_claimed_is_five_deviations_and_never_less_than_was_asked() -> None:
     quiet, loud = Spread(0.0003, 0.0004, 10, 3), Spread(0.003, 0.004, 10, 3)
     assert honest_delta(quiet, asked=0.005) == 0.005
+    assert honest_delta(replace(quiet, gpus=0.005), asked=0.005) == pytest.approx(0.025, rel=0.01)
     assert honest_delta(loud, asked=0.005) == pytest.approx(0.025)

@@ -1,6 +1,6 @@
 """This suite's client and the function of `sglang.bench_serving` on one server, prompt by prompt in turns.
 
-`python -m tests.benchmarks.beside --profile NAME --depth 2 --into FILE` boots the profile's server of that depth, asks
+`python -m tests.benchmarks.beside --profile NAME --depth 2 --into DIR` boots the profile's server of that depth, asks
 each prompt of both, and says at which rate each of them saw the tokens after the first come. Both count the asked
 tokens, so that the comparison holds for completions that run to the limit, as these do.
 """

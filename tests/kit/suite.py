@@ -248,7 +248,7 @@ class Suite:
         given = [word.partition("=")[0] for word in arguments]
         if not {"--perf-profile", "--perf-server"} & set(given):
             words += ["--perf-profile", str(self.folder / "small.toml")]
-        if not {"--perf-results", "--perf-resume"} & set(given):
+        if not {"--perf-results", "--perf-resume", "--perf-kept"} & set(given):
             words += ["--perf-results", str(self.results)]
         if "--benchmark-storage" not in given:
             words.append(f"--benchmark-storage=file://{self.folder}/benchmarks")
