@@ -14,10 +14,15 @@ from tests.kit.warm import Warm, warmed
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> Iterator[None]:
-    """Ctrl-C works in what the tests start, though a shell that starts this in the background has it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Ctrl-C and a lost terminal work in what the tests start, though a shell that starts this in the background, or
+    nohup, has them ignored. What has a handler here is the default in a program that starts from here."""
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+        signal.SIGHUP: signal.signal(signal.SIGHUP, lambda *_: None),
+    }
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")
