@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORDED = {
     "docs/attribution.md": "perf/recordings/cpu/drills.json",
     "docs/h200.md": "perf/recordings/h200/2026-11-30-drills/record.json",
+    "docs/h200x2.md": "perf/recordings/h200x2/2026-11-30-drills/record.json",
 }
 """Document → the record whose table is in it."""
 DRILLS = "slow-verify=50% slow-draft=5ms none slow-extend=5ms wrong-layers=0,1,2 none wrong-depth=1 slow-baseline=60%"
@@ -41,6 +42,8 @@ def night(injected: str, **causes: tuple[str, ...]) -> Rehearsed:
         (night("wrong-layers=0,1,2", d3=("wrong layers",)), True),
         (night("wrong-depth=1", d2=("another depth runs",)), True),
         (night("lost-nccl=NCCL_PROTO", d2=()), True),
+        (night("lost-nccl=NCCL_PROTO", d2=("verify", "draft")), True),
+        (night("lost-nccl=NCCL_PROTO", d2=("draft",)), False),
         (night("lost-nccl=NCCL_PROTO"), False),
         (night("no-graphs", d2=("draft", "verify")), True),
         (night("no-graphs", d2=("unexplained", "verify")), False),
