@@ -24,9 +24,9 @@ def test_eagle3_nccl_settings_cost_no_time(
     profile: Profile,
     nothing_found: Callable[[Measurement, tuple[Finding, ...]], None],
     judge: Callable[[Verdict], None],
-    record_property: Callable[[str, object], None],
+    request: pytest.FixtureRequest,
 ) -> None:
-    record_property("nccl gain", headline(nccl_gain))
+    request.node.user_properties.append(("nccl gain", headline(nccl_gain)))
     nothing_found(nccl_gain.untuned, unlike(nccl_gain, profile))
     judge(nccl_verdict)
 
