@@ -86,7 +86,6 @@ def test_the_settings_neither_gain_nor_cost_time_between_two_gpus() -> None:
 
 def test_sglangs_own_all_reduce_makes_a_plain_token_five_and_a_half_percent_shorter() -> None:
     assert 1 - OWN[0].seconds_per_cycle / SWEEP[0].seconds_per_cycle == pytest.approx(0.056, abs=0.0005)
-    assert 1 - OWN[2].seconds_per_cycle / SWEEP[2].seconds_per_cycle == pytest.approx(0.048, abs=0.0005)
     assert "disable-custom-all-reduce" not in profiles.load("h200x2-custom-all-reduce").launch.flags
 
 

@@ -23,7 +23,8 @@ HOW = "--profile cpu-tiny --depth 2 --prompts 16 --max-tokens 64 --passes 2 --al
 
 def night(injected: str, **causes: tuple[str, ...]) -> Rehearsed:
     """Alarms by depth, as in d2=("verify",)."""
-    alarms = {int(d[1:]): Concluded(("cycle time",), c, f"{injected} it was.") for d, c in causes.items()}
+    seen = ("nccl",) if injected.startswith("lost-nccl") else ("cycle time",)
+    alarms = {int(d[1:]): Concluded(seen, c, f"{injected} it was.") for d, c in causes.items()}
     return Rehearsed(injected, alarms)
 
 
@@ -45,6 +46,7 @@ def night(injected: str, **causes: tuple[str, ...]) -> Rehearsed:
         (night("lost-nccl=NCCL_PROTO", d2=("verify", "draft")), True),
         (night("lost-nccl=NCCL_PROTO", d2=("draft",)), False),
         (night("lost-nccl=NCCL_PROTO"), False),
+        (Rehearsed("lost-nccl=NCCL_PROTO", {2: Concluded(("cycle time",), (), "slower, and no more is known")}), False),
         (night("no-graphs", d2=("draft", "verify")), True),
         (night("no-graphs", d2=("unexplained", "verify")), False),
         (night("no-graphs", d0=("draft",)), False),
