@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 import pytest
 
-from fixtures import profiles, references, rehearsal
+from fixtures import profiles, references
 from fixtures.analysis import verdicts
 from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.reference import Accepted, Reference, of_sweep
@@ -26,7 +26,6 @@ CONTROL = SWEEPS["2026-11-29-control-wrong-layers"]
 GOOD = [m for name, sweep in SWEEPS.items() if "control" not in name for m in sweep.values()]
 BOOTS = boots(FOLDER)
 SOUND = [f"2026-11-{name}" for name in ("29-sweep", "29-second-boots", "29-other-gpu", "30-third-gpu")]
-DRILLS = FOLDER / "2026-11-30-drills"
 BESIDE = [
     Seen(**each) for each in json.loads((FOLDER / "2026-11-30-beside/beside.json").read_text(encoding="utf-8"))["seen"]
 ]
@@ -133,12 +132,6 @@ def test_wrong_layers_collapse_the_accept_length_and_leave_the_text() -> None:
 
 def test_both_clients_see_the_same_rate_within_half_a_percent() -> None:
     assert median(seen.ratio for seen in BESIDE) == pytest.approx(1, abs=0.005)
-
-
-def test_nights_of_drills_judged_again_give_the_record_that_was_made_of_them(tmp_path: Path) -> None:
-    into = tmp_path / "record.json"
-    rehearsal.main(["--again", str(DRILLS), "--profile", PROFILE.name, "--into", str(into)])
-    assert into.read_text(encoding="utf-8") == (DRILLS / "record.json").read_text(encoding="utf-8")
 
 
 def test_phases_by_events_cost_less_than_a_percent_and_add_up_to_the_cycle_within_two() -> None:

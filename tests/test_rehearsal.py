@@ -108,6 +108,14 @@ def test_the_documents_table_is_the_recorded_one(document: str) -> None:
     assert placed(text, from_json((ROOT / RECORDED[document]).read_text(encoding="utf-8"))) == text
 
 
+@pytest.mark.parametrize("document", ["docs/h200.md", "docs/h200x2.md"])
+def test_nights_of_drills_judged_again_give_the_record_that_was_made_of_them(document: str, tmp_path: Path) -> None:
+    record, into = ROOT / RECORDED[document], tmp_path / "record.json"
+    profile = from_json(record.read_text(encoding="utf-8")).profile
+    rehearsal.main(["--again", str(record.parent), "--profile", profile, "--into", str(into)])
+    assert into.read_text(encoding="utf-8") == record.read_text(encoding="utf-8")
+
+
 def test_what_is_no_rehearsals_folder_is_refused(tmp_path: Path) -> None:
     for name in ("01-none", "02-none"):
         (tmp_path / name).mkdir()
