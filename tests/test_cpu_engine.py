@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import hashlib
 import json
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import httpx
@@ -17,7 +19,7 @@ import pytest
 
 from fixtures import profiles
 from fixtures.engine import command, process
-from fixtures.engine.inside.cpu_engine import ADDR_NO_RANDOMIZE, StandIns
+from fixtures.engine.inside import cpu_engine
 from fixtures.engine.inside.stand_ins import triton
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,14 +44,14 @@ def test_two_boots_have_their_addresses_in_common_where_the_kernel_grants_it() -
     words = [sys.executable, "-S", "-c", PLACED]
     first, second = (subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True) for _ in range(2))
     flags = int(first.stdout.split()[0], 16)
-    assert (first.stdout == second.stdout) == bool(flags & ADDR_NO_RANDOMIZE)
+    assert (first.stdout == second.stdout) == bool(flags & cpu_engine.ADDR_NO_RANDOMIZE)
 
 
 # --- stand-ins
 
 
 def test_a_stand_in_is_found_for_what_is_absent_and_nothing_else() -> None:
-    finder = StandIns()
+    finder = cpu_engine.StandIns()
     assert [finder.find_spec(name, None) for name in ("torch", "triton.language", "tritonx")] == [None] * 3
     found = [finder.find_spec(name, None) for name in ("IPython", "triton", "torchvision")]
     assert [Path(str(spec and spec.origin)).parent.parent.name for spec in found] == ["stand_ins"] * 3
@@ -100,6 +102,30 @@ def test_processes_are_forked_after_sglang_has_asked_for_spawning(tmp_path: Path
     words = [sys.executable, "-S", "-c", script]
     told = subprocess.run(words, env={"PYTHONPATH": f"{tmp_path}:{ROOT}"}, capture_output=True, text=True, check=True)
     assert told.stdout.split() == ["asked", "fork"]
+
+
+def test_a_server_that_is_told_to_stop_looks_sooner_than_sglang_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    class TokenizerManager:
+        gracefully_exit = False
+
+        async def sigterm_watchdog(self) -> str:
+            while not self.gracefully_exit:
+                await asyncio.sleep(5)
+            return f"drained after {len(slept)} looks"
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        manager.gracefully_exit = len(slept) == 3
+
+    front = ModuleType(cpu_engine.FRONT)
+    vars(front)["TokenizerManager"] = TokenizerManager
+    cpu_engine.listen_closely(front)
+    manager = TokenizerManager()
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    assert asyncio.run(manager.sigterm_watchdog()) == "drained after 3 looks"
+    assert slept == [cpu_engine.LISTENING_S] * 3
 
 
 # --- the real engine
