@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from fixtures.analysis import conditions
-from fixtures.analysis.checks import Check, Finding, UnknownCheckError, launch_findings, named, release, unsilenced
+from fixtures.analysis.checks import (
+    COUNTS,
+    TIMES,
+    Check,
+    Finding,
+    UnknownCheckError,
+    launch_findings,
+    named,
+    release,
+    unsilenced,
+)
 from fixtures.analysis.measurement import Measurement
 from fixtures.engine.server_info import reported
 from tests.kit.builders import RECORDINGS, from_noise_recording, measurement, sample, slowed
@@ -294,6 +304,21 @@ def test_what_the_host_tells_of_its_gpus_is_looked_at() -> None:
     states = [{"state": {"throttle_reasons": ["hw_slowdown", "sw_power_cap"]}}]
     seen = measurement(2, host={"accelerators": states, "gpu_others": ["pid 7 (x, 9 MiB) on GPU-1"]})
     assert conditions_of(seen) == [Check.CLOCKS_THROTTLED, Check.POWER_CAPPED, Check.GPU_SHARED]
+
+
+def test_cycles_that_differ_from_pass_to_pass_on_a_gpu_are_told_and_dismiss_nothing() -> None:
+    paces = [0.85, *[1.03, 0.97] * 3, 1.03]
+    later = [sample(f"p{n}", repeat=1, decode_s=0.5 * pace) for n, pace in enumerate(paces)]
+    moved = replace(two_passes(), samples=(*two_passes().samples[:8], *later))
+    on_gpu = replace(moved, host={"accelerators": [{"state": {}}]})
+    assert conditions_of(on_gpu) == [Check.UNSTEADY]
+    (found,) = conditions.of_measurement(on_gpu, least=4, alternating=False)
+    assert "At 2 steps a prompt's cycles lie 3.0 % apart" in found.seen
+    assert "over 8 prompts, at most 17.6 %" in found.seen
+    assert Check.UNSTEADY not in TIMES | COUNTS
+    assert conditions_of(moved) == [], "a CPU changes its pace all the time"
+    assert conditions_of(replace(on_gpu, boots=(0, 1))) == [], "boots differ by more"
+    assert conditions_of(replace(two_passes(), host=on_gpu.host)) == []
 
 
 def test_decode_lines_without_a_graph_on_a_gpu_make_times_doubtful() -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from statistics import fmean, median
 
 import pytest
 
 from fixtures import profiles, references
-from fixtures.analysis import verdicts
-from fixtures.analysis.measurement import Measurement
+from fixtures.analysis import conditions, verdicts
+from fixtures.analysis.measurement import Measurement, from_json
 from fixtures.analysis.reference import Accepted, Reference, of_sweep
 from fixtures.analysis.regressions import Tonight
 from fixtures.analysis.verdicts import Outcome, Verdict
@@ -43,6 +44,20 @@ def test_the_documentations_tables_are_the_recordings() -> None:
     assert f"<!-- boots -->\n{boots_table(BOOTS)}\n<!-- /boots -->" in text
     assert f"<!-- beside -->\n```text\n{table(BESIDE)}\n```\n<!-- /beside -->" in text
     assert text.endswith(markdown(SWEEPS).rstrip() + "\n")
+
+
+def test_the_windows_that_were_unsteady_are_those_that_the_page_names() -> None:
+    windows = {path: from_json(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.rglob("depth-*.json"))}
+    found = {path.relative_to(FOLDER): found.seen for path, m in windows.items() if (found := conditions.unsteady(m))}
+    page = (ROOT / "docs/h200.md").read_text(encoding="utf-8")
+    assert [(str(path.parent), re.findall(r"lie (.+?) apart", seen)) for path, seen in found.items()] == [
+        ("2026-11-29-sweep", ["1.9 %"]),
+        ("2026-11-30-drills/04-no-graphs", ["17.5 %"]),
+        ("2026-11-30-drills/05-slow-verify", ["2.8 %"]),
+    ]
+    assert f"in {len(windows) - len(found)} of {len(windows)} a prompt's cycles" in page
+    assert "3 steps of the first sweep (1.9 %)" in page
+    assert "slow-verify=1% (2.8 %) and no-graphs (17.5 %)" in page
 
 
 def test_the_sweep_has_every_depth_of_the_profile() -> None:

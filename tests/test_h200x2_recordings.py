@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fixtures import profiles, results
-from fixtures.analysis import verdicts
+from fixtures.analysis import conditions, verdicts
 from fixtures.analysis.measurement import Measurement, from_json
 from fixtures.analysis.nccl_gain import NcclGain, nccl_gain, verdict
 from fixtures.analysis.verdicts import Outcome
@@ -48,6 +48,12 @@ def test_the_documentations_tables_are_the_recordings() -> None:
     told = "\n".join(nccl.lines([gain()]))
     assert f"<!-- nccl -->\n```text\n{told}\n```\n<!-- /nccl -->" in DOCUMENT
     assert DOCUMENT.endswith(markdown(SWEEPS).rstrip() + "\n")
+
+
+def test_at_few_steps_every_window_was_unsteady_and_no_other() -> None:
+    assert {m.depth for m in EVERY if conditions.unsteady(m)} == {1, 2}
+    assert {m.depth for m in EVERY if not conditions.unsteady(m)} == {0, 3, 5, 10}
+    assert "from pass to pass they differ by more than 1 % there (`unsteady`)" in DOCUMENT
 
 
 def test_the_sweep_has_every_depth_of_the_profile() -> None:
