@@ -164,3 +164,10 @@ def test_a_level_that_gives_no_figures_says_why(level: Level | None, problem: st
 
 def test_a_level_with_figures_has_no_problem() -> None:
     assert concurrency.problems(measurement(2, levels=(TWO,)), (2,), 0.9) == ()
+
+
+def test_a_level_that_is_missing_is_told_with_what_the_measurement_notes() -> None:
+    note = "booted again, which came to nothing: The server died before it was ready"
+    seen = replace(measurement(2, levels=(TWO,)), notes=(note,))
+    assert concurrency.problems(seen, (2, 8), 0.9) == ("8 streams at once: not measured", note)
+    assert concurrency.problems(seen, (2,), 0.9) == ()
