@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fixtures.analysis import conditions
@@ -23,6 +24,7 @@ from fixtures.analysis.checks import (
 from fixtures.analysis.measurement import Measurement
 from fixtures.engine.server_info import reported
 from tests.kit.builders import RECORDINGS, from_noise_recording, measurement, sample, slowed
+from tests.kit.noise import H200
 
 HOSTS = ("cpu-sglang-0.5.23", "h200-sglang-0.5.17")
 
@@ -314,11 +316,33 @@ def test_cycles_that_differ_from_pass_to_pass_on_a_gpu_are_told_and_dismiss_noth
     assert conditions_of(on_gpu) == [Check.UNSTEADY]
     (found,) = conditions.of_measurement(on_gpu, least=4, alternating=False)
     assert "At 2 steps a prompt's cycles lie 3.0 % apart" in found.seen
-    assert "over 8 prompts, at most 17.6 %" in found.seen
+    assert "over 8 pairs, at most 17.6 %" in found.seen
     assert Check.UNSTEADY not in TIMES | COUNTS
     assert conditions_of(moved) == [], "a CPU changes its pace all the time"
     assert conditions_of(replace(on_gpu, boots=(0, 1))) == [], "boots differ by more"
     assert conditions_of(replace(two_passes(), host=on_gpu.host)) == []
+    assert conditions_of(on_gpu, alternating=True) == [], "what moves both servers cancels out"
+    by_lot = {"workload": {"temperature": 0.7}}
+    assert conditions_of(replace(on_gpu, identity=by_lot)) == [], "each pass is other work"
+    assert conditions_of(replace(on_gpu, samples=on_gpu.samples[:11])) == [], "three prompts of eight don't tell"
+
+
+def test_a_boot_that_was_unsteady_is_told_though_another_was_not() -> None:
+    uneven = [
+        sample(f"p{n % 8}", repeat=n // 8, decode_s=0.5 * (1.03 if n in (9, 11, 12, 14, 15) else 1)) for n in range(16)
+    ]
+    even = [replace(each, repeat=each.repeat + 2) for each in two_passes().samples]
+    seen = conditions.unsteady(replace(measurement(2, (*uneven, *even)), boots=(0, 2)))
+    assert seen
+    assert "lie 3.0 % apart from pass to pass (the median over 8 pairs," in seen.seen
+
+
+@pytest.mark.parametrize("passes", [2, 4, 10, 40])
+def test_a_quiet_gpu_is_steady_however_long_a_night_looks(passes: int) -> None:
+    nights = np.exp(H200().completions(np.random.default_rng(7), 200, passes))
+    for night in nights:
+        told = (sample(f"p{p}", repeat=n, decode_s=0.5 * x) for n, row in enumerate(night) for p, x in enumerate(row))
+        assert conditions.unsteady(measurement(2, tuple(told))) is None
 
 
 def test_decode_lines_without_a_graph_on_a_gpu_make_times_doubtful() -> None:

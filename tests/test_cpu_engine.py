@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -147,6 +148,15 @@ def served(log: Path, depth: int, **flags: int) -> Iterator[httpx.Client]:
             yield client
     finally:
         server.stop()
+    # Of the server's own clock, to the second: SGLang by itself would look after five.
+    told, ending = (stamped(server.log_text(), words) for words in ("SIGTERM received", "Gracefully exiting"))
+    assert (ending - told).total_seconds() <= 1
+
+
+def stamped(log: str, words: str) -> datetime:
+    """When the log's only line with these words was written."""
+    (line,) = (line for line in log.splitlines() if words in line)
+    return datetime.fromisoformat(line[1:20])
 
 
 def generated(client: httpx.Client, text: str) -> tuple[str, Mapping[str, Any]]:

@@ -42,6 +42,19 @@ def test_a_depth_is_compared_with_what_alternated_with_it_wherever_it_is_told() 
     assert night.ratio == pytest.approx(4.0)
 
 
+@pytest.mark.parametrize(
+    ("host", "told"),
+    [
+        ({"gpu": "NVIDIA H200", "gpu_count": 8, "cpu": "Xeon", "cores": 128}, "8 × NVIDIA H200 · SGLang "),
+        ({"gpu": None, "cpu": "AMD EPYC", "cores": 2}, "2 cores of AMD EPYC · SGLang "),
+        ({}, "? cores of an unknown CPU · SGLang "),
+        ({"client": {"cpu": "Xeon", "cores": 4}}, "servers of somebody else's, asked from Xeon · SGLang "),
+    ],
+)
+def test_what_was_measured_on_is_the_gpus_or_the_cpu(host: dict[str, object], told: str) -> None:
+    assert contents.where(replace(reports.empty(), measured={2: measurement(2, host=host)})).startswith(told)
+
+
 def test_what_differs_at_some_depths_only_says_at_which() -> None:
     everywhere, somewhere = "sglang: '0.5.22' → '0.5.23'", "flags.--x: None → '1'"
     both, one = Comparison((), (everywhere, somewhere)), Comparison((), (everywhere,))
