@@ -36,6 +36,19 @@ def test_collecting_other_tests_imports_nothing_of_what_perf_takes() -> None:
     assert not there
 
 
+@pytest.mark.parametrize("option", ["--collect-only", "--perf-preflight"])
+def test_a_python_without_the_suites_needs_is_told_what_to_install(option: str, tmp_path: Path) -> None:
+    (tmp_path / "psutil.py").write_text("raise ModuleNotFoundError(\"No module named 'psutil'\", name='psutil')")
+    words = [sys.executable, "-m", "pytest", "perf", option, "-p", "no:cacheprovider"]
+    seen = subprocess.run(
+        words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert seen.returncode == pytest.ExitCode.USAGE_ERROR
+    assert seen.stderr.strip() == (
+        f"ERROR: No module named 'psutil' in {sys.executable}; install the suite's needs: pip install -e {ROOT}"
+    )
+
+
 def cpu_s(bytecode: Path, *arguments: str) -> float:
     """Seconds of CPU that listing takes, with bytecode kept in this folder as elsewhere beside the sources."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
