@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.kit.warm import Warm
 
 pytestmark = pytest.mark.faults
 
+CPU = Path(__file__).resolve().parent / "recordings" / "cpu-sglang-0.5.23"
 FOREVER = [["wait_for", "never"]]
 """A stand-in waits for a file that nobody makes."""
 
@@ -106,6 +108,34 @@ def test_a_port_lost_between_choice_and_bind_costs_another_try_and_no_night(suit
     assert run.status == 0, run.output
     assert run.booted == [0, 2, 2]
     assert [path.name for path in suite.results.glob("*port-taken*")] == ["depth-2.port-taken-1.log"]
+
+
+# --- a freeze of garbage collectors that came too early ---
+
+
+def failed_freeze() -> str:
+    """What 0.5.23 logs of it, as recorded, in hexadecimal."""
+    lines = (CPU / "deaths" / "scheduler_killed.log").read_text().splitlines(keepends=True)
+    first = next(n for n, line in enumerate(lines) if "post-warmup freeze_gc failed" in line)
+    last = next(n for n, line in enumerate(lines) if line.startswith("requests.exceptions.ConnectionError"))
+    return "".join(lines[first : last + 1]).encode().hex()
+
+
+def test_a_freeze_that_sglang_asked_for_too_early_is_asked_for_again(suite: Suite) -> None:
+    suite.profile(1, 2)
+    too_early = ["print_bytes", failed_freeze()]
+    suite.faults(d1={"booting": [too_early]}, d2={"booting": [too_early], "asked": {"/freeze_gc": [["fail", "no"]]}})
+    run = suite.run("-k", "eagle3")
+    assert run.status == 0, run.output
+    told = [(line["event"], line["depth"]) for line in run.record if line["event"] != "completion"]
+    assert told[:2] == [("booting", 0), ("ready", 0)]
+    assert [each for each in told if each[0] == "frozen"] == [("frozen", 1)], (
+        "the plain server's log says nothing of it"
+    )
+    events = [line["event"] for line in run.record if line["depth"] == 1]
+    assert events.index("frozen") < events.index("completion")
+    unfrozen = "the server's garbage collectors aren't frozen"
+    assert [bool([n for n in suite.measured(d)["notes"] if unfrozen in n]) for d in (0, 1, 2)] == [False, False, True]
 
 
 # --- servers that won't go ---

@@ -216,6 +216,7 @@ class Standin(Program):
             "/health": lambda: Answer([b" "]),
             "/health_generate": lambda: Answer([b" "]),
             "/flush_cache": lambda: Answer([b"Cache flushed."]),
+            "/freeze_gc": self.freeze,
             "/metrics": lambda: Answer([self.metrics().encode()], content_type="text/plain"),
             "/server_info": lambda: as_json(self.info()),
             "/generate": lambda: as_json(self.generate(request.json)),
@@ -223,6 +224,10 @@ class Standin(Program):
         }
         self.play(self.faults.asked.get(path, ()))
         return answers.get(path, lambda: error(404, "Not Found"))()
+
+    def freeze(self) -> Answer:
+        self.record("frozen")
+        return Answer([b"Garbage collection frozen.\n"])
 
     def info(self) -> dict[str, Any]:
         """The recorded account, with this server's arguments, the key among them."""
