@@ -70,6 +70,12 @@ def test_a_death_is_told_in_full_once_with_the_cause_and_the_log(deaths: Run, de
     assert deaths.lines(f"depth {number}: no measurement; see depth-{number}.log")
 
 
+def test_a_death_is_told_again_in_one_line(deaths: Run) -> None:
+    again = deaths.lines("gave no measurement", "(told in full above)")
+    assert {line.split(" gave")[0] for line in again} == {"1 step", "2 steps", "3 steps", "5 steps"}
+    assert max(map(len, again)) < 120
+
+
 def test_control_characters_of_a_log_do_not_reach_the_terminal(deaths: Run) -> None:
     assert deaths.lines("CUDA out of memory.")
     assert not [c for c in deaths.output if not (c.isprintable() or c == "\n")]
