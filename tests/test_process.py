@@ -312,6 +312,16 @@ def test_a_worker_killed_while_its_leader_lives_on_is_noticed(log: Path) -> None
             server.check_alive()
 
 
+def test_a_worker_that_went_with_its_leader_is_not_what_the_server_died_of(log: Path) -> None:
+    with booted([["worker"], *GOOD], log) as server:
+        worker = printed_pid(server, "worker")
+        for pid in (worker, server.pid):
+            os.kill(pid, signal.SIGKILL)
+        assert eventually(lambda: not lives(worker))
+        with pytest.raises(process.ServerDied, match=r"The server died: killed by SIGKILL"):
+            server.check_alive()
+
+
 # --- stop
 
 
