@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.faults
 USAGE_ERROR = pytest.ExitCode.USAGE_ERROR
 
 
-def refused(suite: Suite, *arguments: str, **options: str) -> Run:
+def refused(suite: Suite, *arguments: str, **options: Any) -> Run:
     """A run that was refused."""
     run = suite.run(*arguments, **options)
     assert run.status == USAGE_ERROR, run.output
@@ -52,6 +53,13 @@ def test_a_profile_for_eight_gpus_says_so_in_one_paragraph(suite: Suite) -> None
     assert said.startswith("ERROR: kimi-k2.5-int4 needs 8 GPUs")
 
 
+@pytest.mark.parametrize("option", ["--perf-results", "--perf-report", "--perf-profile"])
+def test_a_value_from_a_variable_that_is_not_set_is_refused(suite: Suite, option: str) -> None:
+    suite.profile()
+    (said,) = [line for line in refused(suite, option, "").output.splitlines() if line.strip()]
+    assert said.startswith(f"ERROR: {option}: the value is empty, as from a variable that isn't set; give ")
+
+
 def test_several_workers_are_refused_in_one_sentence(suite: Suite) -> None:
     suite.profile()
     run = refused(suite, "-n", "2")
@@ -59,10 +67,10 @@ def test_several_workers_are_refused_in_one_sentence(suite: Suite) -> None:
 
 
 def test_a_host_with_gpus_and_no_profile_named_lists_them(suite: Suite) -> None:
-    run = suite.run("-p", "tests.kit.gpus", "--perf-preflight", "--perf-profile=")
+    run = suite.run("-p", "tests.kit.gpus", "--perf-preflight", names_profile=False)
     assert run.status == USAGE_ERROR
     assert run.lines("This host has GPUs (0: NVIDIA H200, 1: NVIDIA H200)", "--perf-profile NAME or PATH")
-    run = refused(suite, "-p", "tests.kit.gpus", "--perf-profile=")
+    run = refused(suite, "-p", "tests.kit.gpus", names_profile=False)
     assert run.lines("This host has GPUs (0: NVIDIA H200, 1: NVIDIA H200)")
 
 

@@ -240,13 +240,15 @@ class Suite:
         """Lets a stand-in that waits for this go on."""
         (self.folder / "standin" / name).touch()
 
-    def start(self, *arguments: str, paths: Sequence[str] = ("perf/",), **environment: str) -> Going:
-        """A run of `pytest perf/` on the profile "small", unless the arguments name another."""
+    def start(
+        self, *arguments: str, paths: Sequence[str] = ("perf/",), names_profile: bool = True, **environment: str
+    ) -> Going:
+        """A run of `pytest perf/` on the profile "small", unless the arguments name another or it is to name none."""
         self.runs += 1
         output = self.folder / f"output-{self.runs}.txt"
         words = [*paths, "-p", "no:cacheprovider", "-p", "no:anyio", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
         given = [word.partition("=")[0] for word in arguments]
-        if not {"--perf-profile", "--perf-server"} & set(given):
+        if names_profile and not {"--perf-profile", "--perf-server"} & set(given):
             words += ["--perf-profile", str(self.folder / "small.toml")]
         if not {"--perf-results", "--perf-resume", "--perf-kept"} & set(given):
             words += ["--perf-results", str(self.results)]
