@@ -15,6 +15,8 @@ import pytest
 
 from fixtures import nccl, preflight, profiles
 from fixtures.accelerators import Accelerator
+from fixtures.pairs import checkpoint
+from fixtures.pairs.checkpoint import Weights
 from fixtures.pairs.configs import Config
 from fixtures.preflight import GIB, Facts, Finding, Interpreter, Level
 from fixtures.profiles import Profile
@@ -53,6 +55,7 @@ def facts(profile: Profile, **changes: Any) -> Facts:
         nccl_names=nccl.DOCUMENTED,
         target=config("target"),
         draft=config("draft"),
+        weights={"target": Weights(), "draft": checkpoint.read(TINY / "draft")},
         prompts=profiles.read_prompts(profile.workload.prompts),
         oracle=None if profile.workload.oracle is None else profiles.read_oracle(profile.workload.oracle),
         results=Path("/results"),
@@ -184,6 +187,23 @@ def test_layer_ids_other_than_the_profiles_are_refused(tiny: Profile) -> None:
     assert "pair.aux_layer_ids expects [1, 2, 4]" in finding.text
 
 
+def test_layer_ids_for_which_the_drafts_weights_are_not_made_are_refused(tiny: Profile) -> None:
+    ids = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2]}}
+    (finding,) = not_fine(tiny, facts(tiny, draft=Config("d", {**config("draft").keys, **ids})))
+    assert (finding.check, finding.level) == ("pair", Level.REFUSED)
+    assert "[1, 2]: names 2 layers, and fc.weight in " in finding.text
+
+
+def test_weights_that_cannot_be_loaded_are_refused_instead_of_called_fine(tiny: Profile) -> None:
+    seen = facts(tiny, weights={"target": Weights(("a: cut off", "b: cut off"))})
+    found = [f for f in preflight.findings(tiny, seen) if f.check in ("target", "draft")]
+    assert [(f.check, f.level, f.text) for f in found[:2]] == [
+        ("target", Level.REFUSED, "a: cut off"),
+        ("target", Level.REFUSED, "b: cut off"),
+    ]
+    assert [(f.check, f.level) for f in found[2:]] == [("draft", Level.FINE)]
+
+
 def test_an_oracle_that_lacks_a_prompt_is_refused(tiny: Profile) -> None:
     prompts = (*profiles.read_prompts(tiny.workload.prompts), profiles.Prompt("new-01", "new", "x"))
     (finding,) = not_fine(tiny, facts(tiny, prompts=prompts))
@@ -286,6 +306,17 @@ def test_what_is_not_there_is_said_where_it_is_missing(tiny: Profile, tmp_path: 
     assert seen.target == f"{tmp_path}/no: there is no such folder; correct pair.target, or fetch the model"
     assert seen.draft == f"{tmp_path}/draft/config.json: there is no such file; pair.draft must be a model's folder"
     assert seen.prompts == f"{tmp_path}/no.jsonl: there is no such file; correct workload.prompts in the profile"
+
+
+@pytest.mark.parametrize(
+    ("load_format", "found"),
+    [(None, {"target", "draft"}), ("auto", {"target", "draft"}), ("dummy", set()), ("gguf", set())],
+)
+def test_weights_are_looked_at_where_a_server_reads_them(
+    tiny: Profile, tmp_path: Path, load_format: str | None, found: set[str]
+) -> None:
+    flags = {**tiny.launch.flags, **({"load-format": load_format} if load_format else {})}
+    assert set(preflight.look(changed(tiny, "launch", flags=flags), tmp_path, ()).weights) == found
 
 
 @pytest.mark.parametrize(("content", "end"), [("[1]", "must be a JSON object"), ("{", "(char 1)"), ("", "(char 0)")])

@@ -13,6 +13,8 @@ from tests.kit.warm import Warm
 pytestmark = pytest.mark.faults
 
 IDS = "eagle_aux_hidden_state_layer_ids"
+WEIGHTS = b"\2\0\0\0\0\0\0\0{}"
+"""A safetensors file without a tensor."""
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +22,7 @@ def layers(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Iterator[tup
     """A drill with wrong layers, on servers that take turns."""
     with suite_in(tmp_path_factory.mktemp("layers"), warm) as suite:
         suite.profile(1, 2, alternate=True)
-        (suite.folder / "draft" / "model.safetensors").write_bytes(b"weights")
+        (suite.folder / "draft" / "model.safetensors").write_bytes(WEIGHTS)
         yield suite, suite.run("-k", "eagle3", "--perf-drill=wrong-layers=0,1,2", "--benchmark-autosave")
 
 
@@ -50,7 +52,7 @@ def test_the_draft_of_the_drill_lies_among_the_results_and_the_users_is_as_it_wa
         json.loads((d / "config.json").read_text())["eagle_config"][IDS] for d in (suite.folder / "draft", drilled)
     ]
     assert stated == [[1, 2, 4], [0, 1, 2]]
-    assert (drilled / "model.safetensors").read_bytes() == b"weights"
+    assert (drilled / "model.safetensors").read_bytes() == WEIGHTS
     assert str(drilled) in suite.measured(2)["server"]["arguments"]
 
 

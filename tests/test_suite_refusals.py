@@ -47,6 +47,16 @@ def test_a_wrong_profile_is_one_message(suite: Suite, changed: Callable[[str], s
     assert run.lines("ERROR: ", told), run.output
 
 
+def test_a_draft_that_is_a_pointer_of_git_lfs_is_refused(suite: Suite) -> None:
+    suite.profile()
+    (suite.folder / "draft" / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+    told = f"{suite.folder}/draft: has Git LFS pointers instead of weights (model.safetensors); run git lfs pull there"
+    assert refused(suite).lines(f"ERROR: {told}")
+    run = suite.run("--perf-preflight")
+    assert run.status == USAGE_ERROR
+    assert run.lines(f"refused  draft: {told}")
+
+
 def test_a_profile_for_eight_gpus_says_so_in_one_paragraph(suite: Suite) -> None:
     run = refused(suite, "--perf-profile=kimi-k2.5-int4")
     (said,) = [line for line in run.output.splitlines() if line.strip()]
