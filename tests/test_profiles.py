@@ -393,6 +393,21 @@ def test_a_flag_that_the_suite_sets_is_refused(flag: str, instead: str) -> None:
     assert line == f"launch.flags.{flag} = 1: the suite sets this flag; remove it ({instead})"
 
 
+@pytest.mark.parametrize("tokens", [64, 65])
+def test_completions_that_leave_the_prompt_no_context_are_refused(tokens: int) -> None:
+    changes = (("max_tokens = 64", f"max_tokens = {tokens}"), ('dtype = "bfloat16"', "context-length = 64"))
+    with pytest.raises(profiles.ProfileError) as error:
+        parsed(*changes)
+    assert str(error.value) == (
+        f"{FILE}: workload.max_tokens = {tokens}: launch.flags.context-length = 64 has to hold the prompt as well; "
+        "lower this, or raise the flag"
+    )
+
+
+def test_completions_within_the_context_are_taken() -> None:
+    assert parsed(('dtype = "bfloat16"', "context-length = 65")).workload.max_tokens == 64
+
+
 @pytest.mark.parametrize(
     ("flag", "shown"),
     [
