@@ -162,6 +162,14 @@ def test_the_command_ends_what_a_killed_run_left_and_then_finds_nothing(tmp_path
     assert {lines[-1] for lines in said} == {"nothing of a gone run is left"}
 
 
+def test_the_command_tells_a_lock_folder_that_cannot_be_without_a_traceback() -> None:
+    words = [sys.executable, "-m", "fixtures.leftovers"]
+    environment = {**os.environ, "EAGLE3_PERF_LOCKS": "/proc/none"}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("the lock folder /proc/none can't be used: No such file or directory. ")
+
+
 def test_a_server_of_a_run_under_way_is_said_and_left_alone(tmp_path: Path, server: str) -> None:
     said: list[str] = []
     with suite(tmp_path, server, "recorded", SERVER) as run:

@@ -100,6 +100,13 @@ def test_a_results_folder_on_a_read_only_mount_is_refused(suite: Suite) -> None:
     assert run.lines(f"ERROR: --perf-results {folder}/night: Read-only file system", "nothing was booted")
 
 
+@pytest.mark.parametrize("option", ["-k=eagle3", "--perf-preflight"])
+def test_a_lock_folder_that_cannot_be_is_told_once_and_before_anything(suite: Suite, option: str) -> None:
+    suite.profile()
+    run = refused(suite, option, EAGLE3_PERF_LOCKS="/proc/none")
+    assert run.output.count("the lock folder /proc/none can't be used: No such file or directory. Make it wri") == 1
+
+
 def test_an_unknown_depth_is_refused(suite: Suite) -> None:
     suite.profile(1, 2)
     assert refused(suite, "--perf-depths=7").lines("depths asked for: 7; the profile has depths (and floors) for 1, 2")
