@@ -697,6 +697,7 @@ def test_prompts_keep_the_order_of_the_file_and_blank_lines_mean_nothing(tmp_pat
         ('{"id": "b", "text": "x"}', "source: is missing; add it"),
         ("[1]", 'must be an object {"id", "source", "text"}'),
         ('{"id": "b"', "not JSON: Expecting ',' delimiter at column 11"),
+        ('{"id": "b', "not JSON: Unterminated string starting at column 8"),
         (prompt_line(), 'id = "a": is there twice; give each prompt an id of its own'),
     ],
 )
