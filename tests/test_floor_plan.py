@@ -15,7 +15,7 @@ EVERYONE = {"profiles", "analysis"}
 ARROWS = {
     "plugin": {"checkout"},
     "session": {"checkout", "choosing", "day", "plugin", "report", "sweep"},
-    "watching": {"benchmark_storage", "choosing", "day", "opening", "session"},
+    "watching": {"benchmark_storage", "choosing", "day", "endings", "opening", "session"},
     "against": {"day", "replay", "session", "sweep"},
     "choosing": {"accelerators", "alone", "drilling", "engine.addresses", "engine.drill"},
     "announcing": {
@@ -24,6 +24,7 @@ ARROWS = {
         "benchmark_storage",
         "checkout",
         "choosing",
+        "endings",
         "engine.attached",
         "host",
         "opening",
@@ -98,7 +99,7 @@ ARROWS = {
     "judging": {"alone", "nights", "references", "results"},
     "workload": {"engine.client", "engine.acceptance", "engine.counting", "engine.transcript"},
     "levels": {"engine.client", "engine.acceptance", "engine.counting", "engine.transcript", "workload"},
-    "preflight": {"accelerators", "engine.ports", "host", "nccl", "pairs"},
+    "preflight": {"accelerators", "checkout", "engine.ports", "nccl", "pairs", "results"},
     "nccl": set(),
     "leftovers": {"birthmark", "engine.process_tree", "host"},
     "host": {"accelerators", "engine.process_tree"},
@@ -109,6 +110,7 @@ ARROWS = {
     "drilling": {"engine.drill", "pairs", "results"},
     "replay": set(),
     "benchmark_storage": {"replay"},
+    "endings": {"benchmark_storage", "results"},
     "references": {"results"},
     "nights": {"results"},
     "results": set(),

@@ -19,6 +19,7 @@ from fixtures.judging import Judging
 from fixtures.nights import Memory
 from fixtures.profiles import Floors, numbers
 from tests.kit.builders import measurement, sample, slowed
+from tests.kit.mounts import mounted
 
 TINY = profiles.load("cpu-tiny")
 PROFILE = TINY.model_copy(update={"workload": TINY.workload.model_copy(update={"looks_until": 10})})
@@ -63,7 +64,20 @@ def test_what_is_judged_is_remembered_once_a_day(tmp_path: Path) -> None:
 def test_a_memory_that_can_not_be_written_is_said_and_fails_nothing(tmp_path: Path) -> None:
     night = judging(tmp_path)
     night.memory = Path("/proc/nights.json")
-    assert "the next night won't know of this one" in (night.remember() or "")
+    assert night.remember() == (
+        "/proc/nights.json can't be written: No such file or directory. The next night won't know of this one."
+    )
+
+
+def test_a_memory_on_a_full_disk_is_said_in_one_sentence_with_its_path_once(tmp_path: Path) -> None:
+    night = judging(tmp_path)
+    night.judged(verdict(Outcome.HOLDS))
+    with mounted(tmp_path / "disk", "size=64k") as disk:
+        (disk / "log").write_bytes(bytes(64 * 1024))
+        night.memory = disk / "nights.json"
+        assert night.remember() == (
+            f"{disk}/nights.json can't be written: No space left on device. The next night won't know of this one."
+        )
 
 
 # Conditions

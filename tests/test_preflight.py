@@ -58,7 +58,9 @@ def facts(profile: Profile, **changes: Any) -> Facts:
         weights={"target": Weights(), "draft": checkpoint.read(TINY / "draft")},
         prompts=profiles.read_prompts(profile.workload.prompts),
         oracle=None if profile.workload.oracle is None else profiles.read_oracle(profile.workload.oracle),
+        root=Path("/suite"),
         results=Path("/results"),
+        unwritable="",
         disk_free=100 * GIB,
         ports_taken=(),
     )
@@ -244,6 +246,30 @@ def test_a_full_disk_is_refused_and_a_small_one_warned_of(tiny: Profile, free: i
     assert "GiB free for logs and measurements in /results" in finding.text
 
 
+def test_a_folder_that_cannot_be_written_is_refused_for_that_and_not_for_its_room(tiny: Profile) -> None:
+    (finding,) = not_fine(tiny, facts(tiny, unwritable="Read-only file system", disk_free=0))
+    assert finding == Finding(
+        "disk",
+        Level.REFUSED,
+        "/results: Read-only file system; measurements and logs are kept there, so name another folder with "
+        "--perf-results",
+    )
+
+
+@pytest.mark.parametrize(("engine", "refused"), [("cpu", True), ("sglang", False)])
+def test_a_checkout_that_pythonpath_would_cut_is_refused_for_the_cpu_engine(
+    tiny: Profile, engine: str, refused: bool
+) -> None:
+    profile = changed(tiny, "launch", engine=engine)
+    told = Finding(
+        "checkout",
+        Level.REFUSED,
+        '/tmp/a:b/clone: engine = "cpu" puts this checkout into PYTHONPATH, where ":" parts two paths; move it to '
+        "a path without one",
+    )
+    assert not_fine(profile, facts(profile, root=Path("/tmp/a:b/clone"))) == ([told] if refused else [])
+
+
 def test_a_fixed_port_that_is_taken_is_refused(tiny: Profile) -> None:
     profile = changed(tiny, "launch", port=30000)
     (finding,) = not_fine(profile, facts(profile, ports_taken=(30000, 30233)))
@@ -296,6 +322,7 @@ def test_looking_at_this_checkout_finds_its_own_files(tiny: Profile, tmp_path: P
     assert isinstance(seen.oracle, profiles.Oracle)
     assert seen.disk_free == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.2)
     assert (seen.interpreter.path, seen.ports_taken) == (sys.executable, ())
+    assert (seen.root, seen.unwritable) == (TINY.parents[2], "")
 
 
 def test_what_is_not_there_is_said_where_it_is_missing(tiny: Profile, tmp_path: Path) -> None:

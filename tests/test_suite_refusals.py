@@ -13,6 +13,10 @@ from tests.kit.suite import Run, Suite
 pytestmark = pytest.mark.faults
 
 USAGE_ERROR = pytest.ExitCode.USAGE_ERROR
+NO_FOLDER = (
+    "No such file or directory. It would be written when all is measured, so nothing was booted: make its folder, or "
+    "give a file that can be written."
+)
 
 
 def refused(suite: Suite, *arguments: str, **options: Any) -> Run:
@@ -97,7 +101,56 @@ def test_a_results_folder_on_a_read_only_mount_is_refused(suite: Suite) -> None:
     suite.profile()
     with mounted(suite.folder / "ro", "ro") as folder:
         run = refused(suite, f"--perf-results={folder}/night")
-    assert run.lines(f"ERROR: --perf-results {folder}/night: Read-only file system", "nothing was booted")
+    assert run.lines(f"ERROR: {folder}/night: Read-only file system; ", "name another folder with --perf-results")
+
+
+@pytest.mark.parametrize("option", ["-k=eagle3", "--perf-preflight"])
+def test_a_results_folder_that_cannot_be_is_told_as_such_and_not_as_a_full_disk(suite: Suite, option: str) -> None:
+    suite.profile()
+    run = refused(suite, option, "--perf-results=/proc/night")
+    assert run.lines("/proc/night: No such file or directory; measurements and logs are kept there")
+    assert "GiB free" not in run.output
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            ["--benchmark-json={folder}/none/b.json"],
+            f"--benchmark-json {{folder}}/none/b.json: {NO_FOLDER}",
+        ),
+        (["--benchmark-json={folder}"], "--benchmark-json {folder}: Is a directory. It would be"),
+        (["--junit-xml=/proc/none/j.xml"], "--junit-xml /proc/none/j.xml: No such file or directory. It would be"),
+        (["--junit-xml=/proc/j.xml"], "--junit-xml /proc/j.xml: No such file or directory. It would be"),
+        (
+            ["--benchmark-autosave", "--benchmark-storage=file:///proc/none"],
+            "--benchmark-storage /proc/none: No such file or directory. It would be",
+        ),
+    ],
+)
+def test_what_could_not_be_written_at_the_end_is_refused_beforehand(
+    suite: Suite, options: list[str], told: str
+) -> None:
+    suite.profile()
+    asked = [option.format(folder=suite.folder) for option in options]
+    assert refused(suite, *asked).lines(f"ERROR: {told.format(folder=suite.folder)}")
+    assert refused(suite, *asked, "--perf-preflight").lines(f"refused  files: {told.format(folder=suite.folder)}")
+
+
+def test_what_can_be_written_at_the_end_is_left_as_it_was_beforehand(suite: Suite) -> None:
+    suite.profile(1)
+    (suite.folder / "b.json").write_text("earlier")
+    written = (f"--benchmark-json={suite.folder}/b.json", f"--junit-xml={suite.folder}/new/j.xml")
+    run = suite.run("--perf-preflight", *written, "--benchmark-autosave")
+    assert run.status == 0, run.output
+    assert (suite.folder / "b.json").read_text() == "earlier"
+    assert not (suite.folder / "new").exists()
+
+
+def test_a_run_without_pytest_benchmark_is_refused(suite: Suite) -> None:
+    suite.profile()
+    run = refused(suite, "-p", "no:benchmark", storage=False)
+    assert run.lines("ERROR: perf/ needs pytest-benchmark, which this pytest doesn't load: leave -p no:benchmark out")
 
 
 @pytest.mark.parametrize("option", ["-k=eagle3", "--perf-preflight"])

@@ -241,7 +241,12 @@ class Suite:
         (self.folder / "standin" / name).touch()
 
     def start(
-        self, *arguments: str, paths: Sequence[str] = ("perf/",), names_profile: bool = True, **environment: str
+        self,
+        *arguments: str,
+        paths: Sequence[str] = ("perf/",),
+        names_profile: bool = True,
+        storage: bool = True,
+        **environment: str,
     ) -> Going:
         """A run of `pytest perf/` on the profile "small", unless the arguments name another or it is to name none."""
         self.runs += 1
@@ -252,7 +257,7 @@ class Suite:
             words += ["--perf-profile", str(self.folder / "small.toml")]
         if not {"--perf-results", "--perf-resume", "--perf-kept"} & set(given):
             words += ["--perf-results", str(self.results)]
-        if "--benchmark-storage" not in given:
+        if storage and "--benchmark-storage" not in given:
             words.append(f"--benchmark-storage=file://{self.folder}/benchmarks")
         ours = {"EAGLE3_PERF_LOCKS": str(self.locks), "COLUMNS": "120", "HOME": str(self.folder)}
         recorded = len(self.record())
