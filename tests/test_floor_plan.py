@@ -99,7 +99,7 @@ ARROWS = {
     "judging": {"alone", "nights", "references", "results"},
     "workload": {"engine.client", "engine.acceptance", "engine.counting", "engine.transcript"},
     "levels": {"engine.client", "engine.acceptance", "engine.counting", "engine.transcript", "workload"},
-    "preflight": {"accelerators", "checkout", "engine.ports", "nccl", "pairs", "results"},
+    "preflight": {"accelerators", "checkout", "engine.ports", "host", "nccl", "pairs", "results"},
     "nccl": set(),
     "leftovers": {"birthmark", "engine.process_tree", "host"},
     "host": {"accelerators", "engine.process_tree"},
