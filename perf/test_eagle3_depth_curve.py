@@ -17,11 +17,14 @@ pytestmark = pytest.mark.judges("acceptance")
 def test_eagle3_accept_length_does_not_fall_with_depth(
     measurement: Measurement,
     shallower: Mapping[int, float],
+    oracles_shallower: Mapping[int, float],
     profile: Profile,
     judge: Callable[[Verdict], None],
 ) -> None:
     if measurement.sampled:
         pytest.skip("nothing compared: decoding samples, so the depths' texts differ, and with them what is accepted")
-    if not shallower:
+    known = shallower or oracles_shallower
+    if not known:
         pytest.skip(f"nothing compared: {measurement.depth} steps have no shallower depth, measured or in an oracle")
-    judge(verdicts.depth_curve(measurement, shallower, tolerance=profile.floors.depth_tolerance))
+    tolerance = profile.floors.depth_tolerance
+    judge(verdicts.depth_curve(measurement, known, tolerance=tolerance, of_oracle=not shallower))

@@ -156,14 +156,18 @@ def test_an_unknown_name_silences_nothing_and_lists_the_known_ones() -> None:
 
 
 def test_a_scheduler_that_waits_for_its_core_is_on_a_noisy_host() -> None:
-    found = conditions.noisy_host(wall_s=12.0, cpu_s=10.0)
+    found = conditions.noisy_host(cpu_s=10.0, waited_s=2.0)
     assert found is not None
-    assert found.seen == "The scheduler took 12.0 s by the clock for 10.0 s of CPU, +20.0 % more than usual."
+    assert found.seen == "Beside 10.0 s of CPU the scheduler waited 2.0 s for a core that something else had."
+    assert conditions.noisy_host(cpu_s=20.0, waited_s=1.9) is None
 
 
-def test_a_slower_cycle_that_takes_as_much_more_cpu_is_no_noise() -> None:
-    assert conditions.noisy_host(wall_s=20.0, cpu_s=19.5) is None
-    assert conditions.noisy_host(wall_s=30.0, cpu_s=20.0, usual=1.45) is None
+def test_a_scheduler_that_sleeps_is_told_and_makes_no_time_doubtful() -> None:
+    found = conditions.scheduler_idle(cpu_s=20.1, idle_s=10.2)
+    assert found is not None
+    assert found.seen.startswith("Beside 20.1 s of CPU the scheduler did nothing for 10.2 s, and waited for no core")
+    assert conditions.scheduler_idle(cpu_s=20.0, idle_s=1.9) is None
+    assert Check.SCHEDULER_IDLE not in TIMES | COUNTS
 
 
 def plain(prompts: int = 24) -> Measurement:
@@ -292,14 +296,26 @@ def test_a_measurement_under_good_conditions_has_no_finding() -> None:
 
 
 def test_waiting_for_a_core_is_found_unless_servers_alternated_or_compute_on_gpus() -> None:
-    waited = measurement(2, scheduler={"wall": 12.0, "cpu": 10.0})
+    waited = measurement(2, scheduler={"wall": 12.0, "cpu": 10.0, "waited": 1.9})
     assert conditions_of(waited) == [Check.NOISY_HOST]
     assert conditions_of(waited, alternating=True) == []
     assert conditions_of(replace(waited, host={"accelerators": [{"state": {}}]})) == []
 
 
-def test_a_scheduler_that_does_not_compute_is_no_witness() -> None:
-    assert conditions_of(measurement(2, scheduler={"wall": 12.0, "cpu": 0.1})) == []
+@pytest.mark.parametrize(
+    ("scheduler", "found"),
+    [
+        ({"wall": 15.0, "cpu": 10.0, "waited": 0.1}, [Check.SCHEDULER_IDLE]),
+        ({"wall": 15.0, "cpu": 10.0, "waited": 2.0}, [Check.NOISY_HOST, Check.SCHEDULER_IDLE]),
+        ({"wall": 12.0, "cpu": 10.0, "waited": 60.0}, [Check.NOISY_HOST]),
+        ({"wall": 9.8, "cpu": 10.0, "waited": 60.0}, []),
+        ({"wall": 15.0, "cpu": 10.0}, []),
+        ({"wall": 12.0, "cpu": 0.1, "waited": 0.0}, []),
+    ],
+    ids=["sleeps", "both", "others waited too", "lost nothing", "nobody keeps account", "does not compute"],
+)
+def test_waiting_for_a_core_is_told_from_sleeping(scheduler: dict[str, float], found: list[Check]) -> None:
+    assert conditions_of(measurement(2, scheduler=scheduler)) == found
 
 
 def test_what_the_host_tells_of_its_gpus_is_looked_at() -> None:

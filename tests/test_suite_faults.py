@@ -309,6 +309,16 @@ def test_a_stream_that_stalls_is_left_at_its_limit(suite: Suite) -> None:
 # --- pytest that ends otherwise than planned ---
 
 
+def test_a_timeout_while_completions_stream_fails_the_test_that_ran_into_it(suite: Suite) -> None:
+    suite.profile(2)
+    suite.faults(d2={"streaming": FOREVER})
+    run = suite.run("-k", "eagle3 and steps02 and oracle", "--timeout=6", "--timeout-method=signal")
+    assert run.failed() == {"verify_counts_equal_the_oracles[steps02]"}
+    assert run.lines("Failed: Timeout (>6.0s) from pytest-timeout.")
+    assert suite.finished() == [0]
+    assert run.left == []
+
+
 def test_stopping_at_the_first_failure_leaves_nothing(suite: Suite) -> None:
     suite.profile(1, 2)
     suite.faults(d1={"miscounted": 1})

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fixtures import profiles
-from fixtures.analysis.measurement import Measurement
+from fixtures.analysis.measurement import Measurement, Refusal
 from fixtures.report import terminal
 from tests.kit.builders import measurement, slowed
 
@@ -66,6 +66,14 @@ def test_the_time_adds_up_with_what_no_part_accounts_for() -> None:
 def test_the_source_of_the_counts_and_every_note_is_told() -> None:
     noted = {0: SWEEP[0], 2: measurement(2, notes=("metrics say 51, the stream 50",))}
     assert terminal.remarks(noted) == ["Verify counts from: test.", "depth 2: metrics say 51, the stream 50"]
+
+
+def test_refused_completions_are_told_with_the_first_ones_reason() -> None:
+    refused = (Refusal("p3", 0, "connection failed after 13 chunks"), Refusal("p4", 0, "HTTP 503"))
+    told = terminal.remarks({2: measurement(2, refusals=refused)})
+    assert told[1:] == [
+        "depth 2: 2 completions refused, and in no figure; the first: p3 (pass 0): connection failed after 13 chunks"
+    ]
 
 
 def logged(depth: int, log: str) -> Measurement:

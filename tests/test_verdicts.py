@@ -216,6 +216,13 @@ def test_a_deeper_draft_may_lose_its_tolerance_and_no_more() -> None:
     assert "falls from 2 steps to 3 steps: 2.050 to 2.000" in short.message
 
 
+def test_beside_the_oracles_shallower_depth_a_fall_is_told_as_such() -> None:
+    short = verdicts.depth_curve(with_counts(50, depth=3), {2: 2.05}, tolerance=0.02, of_oracle=True)
+    assert short.outcome is FALLS_SHORT
+    assert "The figure of 2 steps is the oracle's, since no shallower depth was measured" in short.message
+    assert "KV cache" not in short.message
+
+
 def test_small_falls_do_not_add_up_since_the_best_shallower_depth_counts() -> None:
     assert (
         verdicts.depth_curve(with_counts(50, depth=5), {1: 2.07, 2: 2.06, 3: 2.02}, tolerance=0.02).outcome

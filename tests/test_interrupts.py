@@ -1,0 +1,66 @@
+"""Alarms that ring while an event loop runs."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+import pytest
+
+from fixtures.engine.client import on_uvloop
+
+
+class RangError(Exception):
+    """What the alarm's own handler raises."""
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    """An alarm in a moment, whose handler raises as pytest-timeout's does."""
+
+    def ring(_number: int, _frame: FrameType | None) -> None:
+        raise RangError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+async def waits(ended: list[str]) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        ended.append("in its own way")
+
+
+@pytest.mark.usefixtures("alarm")
+def test_an_alarm_ends_the_loop_in_its_own_way_and_is_answered_after_that() -> None:
+    ended: list[str] = []
+    handler = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(RangError):
+        on_uvloop(waits(ended))
+    assert ended == ["in its own way"]
+    assert signal.getsignal(signal.SIGALRM) is handler
+
+
+@pytest.mark.usefixtures("alarm")
+def test_ctrl_c_stays_ctrl_c() -> None:
+    async def interrupted() -> None:
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.Event().wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        on_uvloop(interrupted())
+
+
+def test_without_a_handler_nothing_is_changed() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+
+    async def seen() -> object:
+        return signal.getsignal(signal.SIGALRM)
+
+    assert on_uvloop(seen()) is before
