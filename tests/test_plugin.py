@@ -39,6 +39,6 @@ def test_an_empty_value_is_refused_whatever_the_option(taking_values: dict[str, 
 
 
 def test_a_value_is_read_as_what_the_option_takes(taking_values: dict[str, dict[str, Any]]) -> None:
-    assert taking_values["--perf-results"]["type"](".") == Path(".")
+    assert taking_values["--perf-results"]["type"]("here") == Path.cwd() / "here"
     assert taking_values["--perf-wait"]["type"]("2.5") == 2.5
     assert taking_values["--perf-accept"]["type"]("a new draft") == "a new draft"
