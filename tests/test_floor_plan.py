@@ -69,6 +69,7 @@ ARROWS = {
         "checkout",
         "choosing",
         "day",
+        "engine.interrupts",
         "engine.process",
         "host",
         "identity",
@@ -129,8 +130,9 @@ KNOW_NOTHING = {"profiles", "analysis", "engine/inside"}
 """Rooms that import nothing of ours but themselves."""
 
 ENGINE_ARROWS = {
-    "client": {"arrivals", "stream", "transcript"},
+    "client": {"arrivals", "interrupts", "stream", "transcript"},
     "arrivals": set(),
+    "interrupts": set(),
     "transcript": {"stream"},
     "counting": {"client", "acceptance", "transcript"},
     "acceptance": set(),

@@ -34,7 +34,7 @@ def test_a_sweep_that_judged_no_floor_is_not_accepted(suite: Suite) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--perf-accept= "], "say why"),
+        (["--perf-accept= "], "the value is empty"),
         (["--perf-accept=x", "--perf-depths=2"], "leave --perf-depths out"),
     ],
 )
