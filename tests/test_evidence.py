@@ -6,14 +6,25 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 
 import pytest
 
+from fixtures import evidence, taking
+from fixtures.engine.attached import Attached
 from fixtures.evidence import waited_s
+from fixtures.workload import Window
+from tests.kit.builders import sample
 
 SHARES = "import os; os.sched_setaffinity(0, {%d}); print(flush=True); exec('while True: pass')"
 SLEEPS = "import sys; print(flush=True); sys.stdin.read()"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stolen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine's hypervisor may take what it likes meanwhile."""
+    monkeypatch.setattr(evidence.psutil, "cpu_times", lambda: SimpleNamespace(steal=0.0))
 
 
 @pytest.fixture
@@ -67,3 +78,46 @@ def test_of_a_process_that_is_gone_nothing_is_known() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     assert waited_s(gone.pid) is None
+
+
+def test_what_the_hypervisor_took_counts_by_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = waited_s(os.getpid())
+    monkeypatch.setattr(evidence.psutil, "cpu_times", lambda: SimpleNamespace(steal=1000.0))
+    monkeypatch.setattr(evidence.psutil, "cpu_count", lambda: 4)
+    after = waited_s(os.getpid())
+    assert before is not None
+    assert after is not None
+    assert after - before == pytest.approx(250.0, abs=5)
+
+
+def seconds_of(then: dict[str, float], now: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> Mapping[str, float]:
+    """Of a window of three completions, of which the first ended before the first look."""
+    told = iter([then, now])
+    monkeypatch.setattr(taking, "scheduler_seconds", lambda _: next(told))
+    server = Attached("http://127.0.0.1:1", "")
+    one = taking.Taking(
+        profile="p", depth=2, server=server, info={}, facts=dict, identity={}, clock=lambda: 0.0, instrumented=False
+    )
+    one.see_scheduler()
+    samples = tuple(sample(f"p{n}", ttft_s=0.5, decode_s=2.0) for n in range(3))
+    return one.measurement(Window(samples=samples, accept_source="stream")).scheduler
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "passed"),
+    [
+        (
+            {"pid": 7, "cpu": 3.0, "waited": 9.0},
+            {"pid": 7, "cpu": 7.5, "waited": 9.5},
+            {"wall": 5.0, "cpu": 4.5, "waited": 0.5},
+        ),
+        ({"pid": 7, "cpu": 3.0}, {"pid": 7, "cpu": 7.5, "waited": 9.5}, {"wall": 5.0, "cpu": 4.5}),
+        ({"pid": 7, "cpu": 3.0, "waited": 9.0}, {"pid": 8, "cpu": 7.5, "waited": 1.0}, {}),
+        ({"pid": 7, "cpu": 3.0}, {}, {}),
+    ],
+    ids=["all", "no account at first", "another process", "gone"],
+)
+def test_a_measurement_keeps_what_passed_between_the_first_completion_and_the_last(
+    then: dict[str, float], now: dict[str, float], passed: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert seconds_of(then, now, monkeypatch) == pytest.approx(passed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
 import pytest
@@ -23,16 +24,16 @@ def alarm() -> Iterator[None]:
     def ring(_number: int, _frame: FrameType | None) -> None:
         raise RangError
 
-    before = signal.signal(signal.SIGALRM, ring)
+    before, left = signal.signal(signal.SIGALRM, ring), signal.getitimer(signal.ITIMER_REAL)
     yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.setitimer(signal.ITIMER_REAL, *left)
     signal.signal(signal.SIGALRM, before)
 
 
 async def waits(ended: list[str]) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0.01)
     try:
-        await asyncio.Event().wait()
+        await asyncio.wait_for(asyncio.Event().wait(), 5)
     finally:
         ended.append("in its own way")
 
@@ -57,10 +58,26 @@ def test_ctrl_c_stays_ctrl_c() -> None:
         on_uvloop(interrupted())
 
 
-def test_without_a_handler_nothing_is_changed() -> None:
-    before = signal.getsignal(signal.SIGALRM)
+@pytest.mark.usefixtures("alarm")
+def test_an_alarm_whose_handler_returns_ends_nothing() -> None:
+    rung: list[int] = []
+    signal.signal(signal.SIGALRM, lambda number, _: rung.append(number))
+
+    async def goes_on() -> str:
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        while not rung:
+            await asyncio.sleep(0)
+        return "ended well"
+
+    assert on_uvloop(goes_on()) == "ended well"
+
+
+@pytest.mark.usefixtures("alarm")
+def test_elsewhere_than_in_the_main_thread_the_handler_is_left_alone() -> None:
+    handler = signal.getsignal(signal.SIGALRM)
 
     async def seen() -> object:
         return signal.getsignal(signal.SIGALRM)
 
-    assert on_uvloop(seen()) is before
+    with ThreadPoolExecutor() as pool:
+        assert pool.submit(lambda: on_uvloop(seen())).result(5) is handler
