@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,22 @@ import pytest
 
 from tests.kit.suite import Suite, suite_in
 from tests.kit.warm import Warm, warmed
+
+SURROUNDINGS = re.compile(
+    r"CI|BUILD_NUMBER|COLUMNS|LINES|(no|force|py)_colors?|\w+_proxy|(NCCL|SGLANG|GITHUB|EAGLE3_PERF|EAGLE3_INSIDE)_\w+",
+    re.IGNORECASE,
+)
+"""What a CI job, a terminal, an office's network or a tuned host has in its environment."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def alone() -> Iterator[None]:
+    """Tests read the same wherever they run: pytest words its summary another way in CI, NCCL's variables are
+    inherited, a proxy can't reach loopback. A test of any of these sets it itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in filter(SURROUNDINGS.fullmatch, list(os.environ)):
+            patch.delenv(name)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -76,6 +76,18 @@ def test_a_death_is_told_again_in_one_line(deaths: Run) -> None:
     assert max(map(len, again)) < 120
 
 
+def test_a_ci_log_names_the_death_at_each_test_in_one_line(suite: Suite) -> None:
+    """Where CI is set, pytest's summary cuts nothing off."""
+    suite.profile(2)
+    suite.faults(d2=DEADLY["d1"])
+    run = suite.run("-k", "eagle3", CI="true")
+    first, *again = run.lines("ERROR perf/")
+    assert "killed by SIGKILL, which the suite didn't send" in first
+    assert len(again) == 14
+    assert all("2 steps gave no measurement. The server died" in line for line in again)
+    assert all(line.endswith(" (told in full above)") for line in again)
+
+
 def test_control_characters_of_a_log_do_not_reach_the_terminal(deaths: Run) -> None:
     assert deaths.lines("CUDA out of memory.")
     assert not [c for c in deaths.output if not (c.isprintable() or c == "\n")]

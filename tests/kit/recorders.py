@@ -33,11 +33,16 @@ class Recorders:
         """The program and the words of each call that bash makes for these commands, which end well."""
         calls = self.folder.parent / "calls.jsonl"
         calls.write_text("")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("EAGLE3_", "GITHUB_"))}
         told = {"PATH": f"{self.folder}:/usr/bin:/bin", "CALLS": str(calls), "RECORD_ONLY": "1" if record_only else ""}
         words = ["bash", "--noprofile", "--norc", "-euo", "pipefail", "-c", commands]
         done = subprocess.run(
-            words, cwd=self.checkout, env={**kept, **told}, capture_output=True, text=True, check=False, timeout=60
+            words,
+            cwd=self.checkout,
+            env={**os.environ, **told},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
         )
         assert done.returncode == 0, f"{commands}{done.stdout}{done.stderr}"
         return [json.loads(line) for line in calls.read_text().splitlines()]

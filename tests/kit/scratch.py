@@ -28,5 +28,5 @@ def copied(into: Path) -> Path:
 
 
 def plain(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment without what is about the tests that run now."""
-    return {k: v for k, v in environment.items() if not k.startswith(("PYTEST_", "EAGLE3_", "GITHUB_"))}
+    """The environment without what pytest says there of the tests that run now."""
+    return {k: v for k, v in environment.items() if not k.startswith("PYTEST_")}
