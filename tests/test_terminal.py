@@ -95,6 +95,11 @@ def test_the_log_of_a_sweep_in_another_folder_is_named_with_that_folder() -> Non
     assert evidence(logged(2, "/before/depth-2.log")) == "  depth 2: depth-2.json, /before/depth-2.log"
 
 
+def test_of_an_attached_server_the_address_is_named_as_it_was_given() -> None:
+    line = evidence(logged(2, "http://127.0.0.1:30000 (not ours)"))
+    assert line == "  depth 2: depth-2.json, http://127.0.0.1:30000 (not ours)"
+
+
 def test_the_logs_of_other_boots_of_the_depth_are_named_after_its_own() -> None:
     line = evidence(logged(2, "/r/depth-2.boot-2.log"), "/r/depth-2.log", "/r/depth-2.boot-2.log")
     assert line == "  depth 2: depth-2.json, depth-2.boot-2.log, depth-2.log"
