@@ -91,6 +91,11 @@ def test_an_acceptance_says_what_it_would_write_or_why_it_can_not(
     assert "restore it from version control" in lines["reference"]
 
 
+def test_an_acceptance_into_a_folder_that_takes_no_file_is_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(references, "folder_for", lambda _: Path("/proc/self/references"))
+    assert "/proc/self/references/cpu-tiny.json can't be written (" in said(perf_accept="why")[1]["reference"]
+
+
 def test_a_comparison_that_can_not_be_made_is_no_start() -> None:
     ready, lines = said(comparison="--benchmark-compare: no run to compare with")
     assert not ready
