@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from fixtures.analysis import verdicts
+from fixtures.analysis import accept_length, verdicts
 from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.verdicts import Verdict
 
@@ -16,11 +16,11 @@ pytestmark = pytest.mark.judges("acceptance")
 def test_eagle3_accept_length_holds_its_floor(
     measurement: Measurement, floor: Callable[[str], float], judge: Callable[[Verdict], None]
 ) -> None:
-    judge(verdicts.accept_length(measurement, floor("accept_length")))
+    judge(accept_length.verdict(measurement, floor("accept_length")))
 
 
 def test_eagle3_accept_length_is_possible(measurement: Measurement, judge: Callable[[Verdict], None]) -> None:
-    judge(verdicts.accept_bounds(measurement))
+    judge(accept_length.bounds(measurement))
 
 
 def test_eagle3_verify_counts_equal_the_oracles(

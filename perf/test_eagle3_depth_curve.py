@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from fixtures.analysis import verdicts
+from fixtures.analysis import accept_length
 from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.verdicts import Verdict
 from fixtures.profiles import Profile
@@ -27,4 +27,4 @@ def test_eagle3_accept_length_does_not_fall_with_depth(
     if not known:
         pytest.skip(f"nothing compared: {measurement.depth} steps have no shallower depth, measured or in an oracle")
     tolerance = profile.floors.depth_tolerance
-    judge(verdicts.depth_curve(measurement, known, tolerance=tolerance, of_oracle=not shallower))
+    judge(accept_length.depth_curve(measurement, known, tolerance=tolerance, of_oracle=not shallower))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fixtures.analysis import verdicts
+from fixtures.analysis import accept_length
 from fixtures.analysis.intervals import Outcome
 from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.repeats import over_repeats
@@ -68,11 +68,11 @@ def test_the_interval_holds_the_true_value_as_often_as_it_says() -> None:
     ("floor", "outcome"), [(1.8, Outcome.HOLDS), (2.2, Outcome.FALLS_SHORT), (2.0, Outcome.UNDECIDED)]
 )
 def test_a_floor_of_accept_length_is_judged_by_that_interval(floor: float, outcome: Outcome) -> None:
-    seen = verdicts.accept_length(of_verifies(*[(49, 50, 51)] * 8), floor)
+    seen = accept_length.verdict(of_verifies(*[(49, 50, 51)] * 8), floor)
     assert seen.outcome is outcome
     assert "Decoding samples, so repeats differ: interval" in seen.message
 
 
 def test_greedy_counts_that_moved_are_told_as_before() -> None:
     greedy = replace(of_verifies((49, 51), (50, 50)), identity={})
-    assert "Counts of 1 prompt moved between passes" in verdicts.accept_length(greedy, 1.5).message
+    assert "Counts of 1 prompt moved between passes" in accept_length.verdict(greedy, 1.5).message

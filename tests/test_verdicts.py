@@ -8,7 +8,7 @@ from hashlib import sha256
 
 import pytest
 
-from fixtures.analysis import verdicts
+from fixtures.analysis import accept_length, verdicts
 from fixtures.analysis.intervals import Rule, Step
 from fixtures.analysis.measurement import Measurement, Sample
 from fixtures.analysis.verdicts import Outcome, Verdict
@@ -54,7 +54,7 @@ def test_twice_the_baseline_holds_a_floor_of_one_and_a_half() -> None:
 def test_every_verify_twice_as_slow_falls_short_of_the_throughputs_floor_and_not_of_the_accept_lengths() -> None:
     slow = speculative(factor=2.0)
     assert verdicts.throughput(slow, plain(), 1.5).outcome is FALLS_SHORT
-    assert verdicts.accept_length(slow, 1.9).outcome is HOLDS
+    assert accept_length.verdict(slow, 1.9).outcome is HOLDS
 
 
 def test_a_floor_inside_the_interval_is_undecided() -> None:
@@ -176,31 +176,31 @@ def test_a_ceiling_without_a_common_prompt_is_undecided() -> None:
 
 
 def test_counts_that_do_not_move_make_accept_length_exact() -> None:
-    seen = verdicts.accept_length(with_counts(50, 50, 50), 2.0)
+    seen = accept_length.verdict(with_counts(50, 50, 50), 2.0)
     assert (seen.outcome, seen.lower, seen.estimate, seen.upper) == (HOLDS, 2.0, 2.0, 2.0)
     assert "exact for these prompts" in seen.message
 
 
 def test_accept_length_below_its_floor_by_a_hair_falls_short() -> None:
-    seen = verdicts.accept_length(with_counts(51), 2.0)
+    seen = accept_length.verdict(with_counts(51), 2.0)
     assert seen.outcome is FALLS_SHORT
     assert "1.961 (-2.0 %), 100 tokens in 51 verifies" in seen.message
     assert "Time plays no part" in seen.message
 
 
 def test_counts_that_move_around_the_floor_are_undecided() -> None:
-    seen = verdicts.accept_length(with_counts(49, 51), 2.0)
+    seen = accept_length.verdict(with_counts(49, 51), 2.0)
     assert (seen.outcome, seen.lower, seen.upper) == (UNDECIDED, pytest.approx(100 / 51), pytest.approx(100 / 49))
     assert "Counts of 1 prompt moved between passes (p0)" in seen.message
 
 
 def test_no_sample_is_undecided() -> None:
-    assert verdicts.accept_length(replace(with_counts(50), samples=()), 2.0).outcome is UNDECIDED
+    assert accept_length.verdict(replace(with_counts(50), samples=()), 2.0).outcome is UNDECIDED
 
 
 @pytest.mark.parametrize(("verifies", "outcome"), [(34, HOLDS), (100, HOLDS), (33, FALLS_SHORT), (101, FALLS_SHORT)])
 def test_two_steps_commit_between_one_and_three_tokens_per_verify(verifies: int, outcome: Outcome) -> None:
-    seen = verdicts.accept_bounds(with_counts(verifies))
+    seen = accept_length.bounds(with_counts(verifies))
     assert seen.outcome is outcome
     assert ("impossible" in seen.message) is (outcome is FALLS_SHORT)
 
@@ -210,14 +210,14 @@ def test_two_steps_commit_between_one_and_three_tokens_per_verify(verifies: int,
 
 def test_a_deeper_draft_may_lose_its_tolerance_and_no_more() -> None:
     here = with_counts(50, depth=3)
-    assert verdicts.depth_curve(here, {2: 2.04}, tolerance=0.02).outcome is HOLDS
-    short = verdicts.depth_curve(here, {2: 2.05}, tolerance=0.02)
+    assert accept_length.depth_curve(here, {2: 2.04}, tolerance=0.02).outcome is HOLDS
+    short = accept_length.depth_curve(here, {2: 2.05}, tolerance=0.02)
     assert short.outcome is FALLS_SHORT
     assert "falls from 2 steps to 3 steps: 2.050 to 2.000" in short.message
 
 
 def test_beside_the_oracles_shallower_depth_a_fall_is_told_as_such() -> None:
-    short = verdicts.depth_curve(with_counts(50, depth=3), {2: 2.05}, tolerance=0.02, of_oracle=True)
+    short = accept_length.depth_curve(with_counts(50, depth=3), {2: 2.05}, tolerance=0.02, of_oracle=True)
     assert short.outcome is FALLS_SHORT
     assert "The figure of 2 steps is the oracle's, since no shallower depth was measured" in short.message
     assert "KV cache" not in short.message
@@ -225,13 +225,13 @@ def test_beside_the_oracles_shallower_depth_a_fall_is_told_as_such() -> None:
 
 def test_small_falls_do_not_add_up_since_the_best_shallower_depth_counts() -> None:
     assert (
-        verdicts.depth_curve(with_counts(50, depth=5), {1: 2.07, 2: 2.06, 3: 2.02}, tolerance=0.02).outcome
+        accept_length.depth_curve(with_counts(50, depth=5), {1: 2.07, 2: 2.06, 3: 2.02}, tolerance=0.02).outcome
         is FALLS_SHORT
     )
 
 
 def test_one_depth_alone_compares_nothing_and_says_so() -> None:
-    seen = verdicts.depth_curve(with_counts(50), {}, tolerance=0.02)
+    seen = accept_length.depth_curve(with_counts(50), {}, tolerance=0.02)
     assert seen.outcome is UNDECIDED
     assert "compared with nothing" in seen.message
 

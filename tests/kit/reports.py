@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from fixtures import profiles
-from fixtures.analysis import verdicts
+from fixtures.analysis import accept_length, verdicts
 from fixtures.analysis.checks import Check, Finding
 from fixtures.analysis.cycle import Part
 from fixtures.analysis.explanations import explain
@@ -47,7 +47,7 @@ def judged(measured: dict[int, Measurement], profile: Profile) -> list[Verdict]:
         if depth
         for verdict in (
             verdicts.throughput(m, plain, floors.throughput[depth]),
-            verdicts.accept_length(m, floors.accept_length[depth]),
+            accept_length.verdict(m, floors.accept_length[depth]),
             verdicts.identical_text(m, plain, 0.0),
         )
     ]
