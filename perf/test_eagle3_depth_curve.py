@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from fixtures.analysis import accept_length
+from fixtures.analysis.figures import ByPrompt
 from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.verdicts import Verdict
 from fixtures.profiles import Profile
@@ -16,8 +17,8 @@ pytestmark = pytest.mark.judges("acceptance")
 
 def test_eagle3_accept_length_does_not_fall_with_depth(
     measurement: Measurement,
-    shallower: Mapping[int, float],
-    oracles_shallower: Mapping[int, float],
+    shallower: Mapping[int, ByPrompt],
+    oracles_shallower: Mapping[int, ByPrompt],
     profile: Profile,
     judge: Callable[[Verdict], None],
 ) -> None:
