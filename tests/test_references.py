@@ -14,7 +14,7 @@ from fixtures import references
 from fixtures.analysis import regressions
 from fixtures.analysis.facts import Comparison, compare, context, flags, key
 from fixtures.analysis.intervals import Outcome
-from fixtures.analysis.measurement import Measurement
+from fixtures.analysis.measurement import Measurement, Refusal
 from fixtures.analysis.reference import Accepted, Reference, from_json, of_sweep, to_json
 from fixtures.analysis.verdicts import Verdict
 from fixtures.references import NoReference
@@ -244,6 +244,18 @@ def test_a_reference_is_of_all_depths(path: Path) -> None:
 
 def test_one_pass_is_not_enough(path: Path) -> None:
     assert "2 steps has 1 passes and 2 are the least" in refusal(path, passes=1)
+
+
+def test_a_reference_is_of_all_prompts(path: Path) -> None:
+    """Floors by rule are shares of all that it has, and no later night would miss what it never had."""
+    refusals = (Refusal("p9", 0, "HTTP 503"), Refusal("p9", 1, "HTTP 503"))
+    said = refusal(path, refusals=refusals)
+    for depth in ("no speculation", "1 step", "2 steps"):
+        assert f"every completion of 1 prompt was refused at {depth} (p9); a reference is of all prompts" in said
+
+
+def test_a_prompt_that_was_refused_in_one_pass_is_no_obstacle(path: Path) -> None:
+    assert accept(path, refusals=(Refusal("p1", 2, "HTTP 503"),))
 
 
 def test_an_acceptance_without_a_reason_is_refused(path: Path) -> None:
