@@ -9,12 +9,12 @@ import pytest
 
 from fixtures.analysis.causes import Cause
 from fixtures.analysis.conclusions import Conclusion
-from fixtures.analysis.explanations import explain
+from fixtures.analysis.explanations import explain, wrong_layers
 from fixtures.analysis.facts import Comparison
 from fixtures.analysis.measurement import Measurement, from_json
 from fixtures.analysis.reference import Accepted, Reference, of_sweep
 from fixtures.analysis.regressions import Tonight
-from fixtures.analysis.sides import Part
+from fixtures.analysis.sides import Part, Side
 from tests.kit.builders import slowed
 from tests.kit.nights import DEPTHS, QUIET, Fault, Night, night
 
@@ -97,6 +97,16 @@ def test_an_unhealthy_server_takes_the_signature_away() -> None:
     tonight = {2: Tonight(of.measured[2], of.measured[0], 4)}
     seen = explain(tonight, REFERENCE, {2: SAME}, unhealthy=frozenset({2}))
     assert seen[2].causes == (Cause.ACCEPTANCE,)
+
+
+def test_prompts_that_only_the_reference_has_are_not_missed_at_position_one() -> None:
+    """Half of the prompts accept 90 of 100 first guesses and half 50; tonight has the latter, as they were."""
+    then = {f"p{n}": (10.0, 90.0) if n < 4 else (50.0, 50.0) for n in range(8)}
+    sides = [
+        Side(1, figures=dict.fromkeys(of, (0.01,)), tokens={}, verifies={}, accepted=of)
+        for of in (then, {p: h for p, h in then.items() if h[1] == 50})
+    ]
+    assert wrong_layers(sides[1], {1: sides[0]}, sound=True) is None
 
 
 def test_another_depth_is_recognised_by_the_references_counts() -> None:

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from fixtures.analysis.figures import on_prompts
 from fixtures.analysis.reference import Accepted, of_sweep
 from fixtures.analysis.verdicts import Outcome
 from fixtures.analysis.wiring import Expected, expected_first, first_acceptance
+from tests.kit.builders import measurement, sample
 from tests.kit.nights import Fault, counts, night
 
 
@@ -62,6 +64,55 @@ def test_what_is_expected_is_the_profiles_before_the_oracles_before_the_referenc
         (0.655, "the reference"),  # at 1 step, whose counts tell it without histograms
         None,
     ]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "outcome"),
+    [
+        ((10,), Outcome.UNDECIDED),
+        ((66,), Outcome.UNDECIDED),
+        ((10, 90), Outcome.UNDECIDED),  # 0.50, and prompts that differ so much could be anything
+        ((10, 10), Outcome.FALLS_SHORT),
+        ((64, 66), Outcome.HOLDS),
+    ],
+)
+def test_too_few_prompts_to_tell_are_undecided(accepted: tuple[int, ...], outcome: Outcome) -> None:
+    """Of 100 verifies of each prompt so many accept the first guess; 65 are expected."""
+    samples = (
+        replace(sample(f"p{n}", tokens=101 + k, verifies=100), accepted_histogram=(100 - k, k))
+        for n, k in enumerate(accepted)
+    )
+    one = measurement(1, tuple(samples))
+    seen = first_acceptance(one, Expected(0.65, "the profile"), text_is_right=True, healthy=True)
+    assert seen is not None
+    assert seen.outcome is outcome
+    assert ("So few prompts can't tell whether it has collapsed" in seen.message) is (outcome is Outcome.UNDECIDED)
+
+
+def test_where_nothing_is_to_be_accepted_nothing_holds() -> None:
+    samples = (replace(sample(f"p{n}", verifies=100), accepted_histogram=(100, 0)) for n in range(4))
+    nothing = measurement(1, tuple(samples))
+    seen = first_acceptance(nothing, Expected(0.0, "the oracle"), text_is_right=True, healthy=True)
+    assert seen is not None
+    assert seen.outcome is Outcome.HOLDS
+
+
+@pytest.mark.parametrize("lacking", ["tonight", "then"])
+def test_tonight_and_the_reference_are_compared_on_the_prompts_that_both_have(lacking: str) -> None:
+    """Without its seven easiest prompts the rest is 0.60, not 0.636, and isn't held against 0.636."""
+    whole = night(seed=1).measured
+    easy = sorted(counts_at("right", 2), key=lambda p: sum(counts_at("right", 2)[p]))[:7]
+    rest = frozenset(counts_at("right", 2)) - {*easy}
+    fewer = {d: on_prompts(m, rest) for d, m in whole.items()}
+    now, then = (fewer, whole) if lacking == "tonight" else (whole, fewer)
+    reference = of_sweep(then, Accepted("ada", "2026-11-02T03:00:00+00:00", "why"))
+    expected = expected_first(now[2], stated=None, oracle=None, reference=reference)
+    assert expected is not None
+    seen = first_acceptance(now[2], expected, text_is_right=True, healthy=True)
+    assert seen is not None
+    assert seen.estimate == pytest.approx(expected.rate)
+    assert seen.estimate < 0.62
+    assert seen.samples == len(fewer[2].samples)
 
 
 def counts_at(whose: str, depth: int) -> dict[str, tuple[int, ...]]:
