@@ -1,16 +1,19 @@
-"""What is said about floors, texts and counts, and how."""
+"""What is said about throughput and cycles, texts and counts, and how."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 from hashlib import sha256
+from typing import Any
 
+import numpy as np
 import pytest
 
-from fixtures.analysis import accept_length, verdicts
+from fixtures.analysis import accept_length, looking, verdicts
 from fixtures.analysis.intervals import Rule, Step
-from fixtures.analysis.measurement import Measurement, Sample
+from fixtures.analysis.measurement import Measurement, Refusal, Sample
+from fixtures.analysis.repeats import over_repeats
 from fixtures.analysis.verdicts import Outcome, Verdict
 from tests.kit.builders import RECORDINGS, from_noise_recording, measurement, sample, slowed
 
@@ -154,10 +157,125 @@ def test_recorded_passes_on_a_shared_cpu_hold_a_floor_a_quarter_below_the_seen_r
 
 def test_a_floor_that_one_pass_leaves_open_asks_for_another_and_a_clear_one_stops() -> None:
     floors = Rule(delta=0.0, looks=(1, 2, 4))
-    straddled = verdicts.look_at_floor(speculative(), plain(), 2.0, passes=1, rule=floors)
-    clear = verdicts.look_at_floor(speculative(factor=2.0), plain(), 1.5, passes=1, rule=floors)
+    straddled = looking.look_at_floor(speculative(), plain(), 2.0, passes=1, rule=floors)
+    clear = looking.look_at_floor(speculative(factor=2.0), plain(), 1.5, passes=1, rule=floors)
     assert (straddled.outcome, straddled.step) == (UNDECIDED, Step.ANOTHER_PASS)
     assert (clear.outcome, clear.step) == (FALLS_SHORT, Step.STOP)
+
+
+def test_a_prompt_refused_on_either_server_may_leave_the_floor_open_and_blames_nobody() -> None:
+    """2 × the plain server's where 24 prompts answered; the 25th may have accepted nothing, or everything."""
+    scatter = speculative(scatter=0.0)
+    refused = replace(scatter, refusals=(Refusal("p24", 0, "HTTP 503"),))
+    least, most = 25 / (24 / 2 + 1), 25 / (24 / 2 + 1 / 3)
+    seen = verdicts.throughput(refused, plain(), 1.99)
+    assert verdicts.throughput(scatter, plain(), 1.99).outcome is HOLDS
+    assert (seen.outcome, seen.lower, seen.upper) == (UNDECIDED, pytest.approx(least), pytest.approx(most))
+    assert "1 completion refused (the first: p24, HTTP 503), so accept length over all prompts" in seen.message
+    assert "It is what leaves the floor open: find out what refused them, and measure again." in seen.message
+    assert "side" not in seen.message
+    assert verdicts.throughput(refused, plain(), 1.9).outcome is HOLDS
+    assert verdicts.throughput(refused, plain(), 2.1, accept_length_floor=2.5).outcome is FALLS_SHORT
+
+
+def test_what_a_prompt_that_the_plain_server_refused_accepted_is_known() -> None:
+    """23 prompts of accept length 2, and one of 1 that the plain server has not."""
+    here = speculative(scatter=0.0)
+    here = replace(here, samples=(*here.samples[:-1], replace(here.samples[-1], verifies=100, decode_s=1.0)))
+    partners = replace(plain(23), refusals=(Refusal("p23", 0, "HTTP 503"),))
+    seen = verdicts.throughput(here, partners, 1.95)
+    assert (seen.outcome, seen.lower, seen.upper) == (UNDECIDED, pytest.approx(24 / 12.5), 2.0)
+
+
+def test_which_side_it_is_is_left_open_where_refusals_leave_accept_length_open() -> None:
+    slow = replace(speculative(factor=2.0), refusals=(Refusal("p24", 0, "HTTP 503"),))
+    said = [verdicts.throughput(slow, plain(), 1.5, accept_length_floor=least).message for least in (1.5, 1.99, 2.5)]
+    assert "the cycle's time is the likely side" in said[0]
+    assert "Refused completions leave open whether accept length holds its own floor" in said[1]
+    assert "the draft is the likely side" in said[2]
+
+
+@pytest.mark.parametrize("passes", [1, 4])
+def test_looks_without_a_common_prompt_say_so_and_ask_on_until_the_last(passes: int) -> None:
+    """Two prompts, of which either server refused another one."""
+    both = (measurement(2, (sample("a"),)), measurement(0, (sample("b"),)))
+    rule = Rule(delta=0.0, looks=(1, 4))
+    for seen in (
+        looking.look_at_floor(*both, 1.0, passes=passes, rule=rule),
+        looking.look_at_ceiling(*both, 1.0, passes=passes, rule=rule),
+    ):
+        assert (seen.outcome, seen.reason) == (UNDECIDED, "no prompt has a sample on both servers")
+        assert seen.step is (Step.STOP if passes == 4 else Step.ANOTHER_PASS)
+    cost = verdicts.cost(*both)
+    assert (cost.lower, cost.upper) == (0.0, math.inf)
+
+
+# Throughput above temperature 0
+
+SAMPLED = {"workload": {"temperature": 0.7}}
+
+
+def drawn(rng: np.random.Generator, means: np.ndarray[Any, Any], *, passes: int = 2) -> tuple[Measurement, Measurement]:
+    """127 decode tokens a sample; verifies scatter by 8 % over repeats, cycles of one plain token's 10 ms by 0.03 %."""
+    verifies = rng.normal(means, 0.08 * means, (passes, len(means))).round().astype(int)
+    cycle_s = 0.01 * rng.normal(1.0, 0.0003, (2, passes, len(means)))
+    here, there = (
+        tuple(
+            sample(f"p{n}", repeat=k, tokens=128, verifies=v, decode_s=v * float(cycle_s[side, k, n]))
+            for k in range(passes)
+            for n in range(len(means))
+            for v in (int(verifies[k, n]) if side else 127,)
+        )
+        for side in (1, 0)
+    )
+    return measurement(2, here, identity=SAMPLED), measurement(0, there, identity=SAMPLED)
+
+
+@pytest.mark.parametrize("level", [0.005, 0.05])
+def test_a_floor_at_the_truth_falls_short_as_seldom_as_promised(level: float) -> None:
+    """Ten prompts of two passes; neither falling short nor holding, which would hide a fall, errs more often."""
+    rng, trials = np.random.default_rng(7), 300
+    means = rng.uniform(45, 80, size=10)
+    true, rule = 127 / float(means.mean()), Rule(delta=0.0, looks=(1,), alpha=level, beta=level)
+    seen = [verdicts.throughput(*drawn(rng, means), true, rule=rule).outcome for _ in range(trials)]
+    most = level * trials + 3 * math.sqrt(level * (1 - level) * trials)
+    assert seen.count(FALLS_SHORT) <= most
+    assert seen.count(HOLDS) <= most
+    assert seen.count(UNDECIDED) < trials or level < 0.05
+
+
+def test_a_look_decides_by_the_same_interval_as_the_verdict() -> None:
+    here, there = drawn(np.random.default_rng(1), np.linspace(45, 80, 10), passes=4)
+    floors = Rule(delta=0.0, looks=(2, 4))
+    seen = verdicts.ratio(here, there, floors)
+    outcomes = {
+        floor: looking.look_at_floor(here, there, floor, passes=4, rule=floors)
+        for floor in (seen.lower * 0.999, seen.lower * 1.001, seen.upper * 0.999, seen.upper * 1.001)
+    }
+    assert [d.outcome for d in outcomes.values()] == [HOLDS, UNDECIDED, UNDECIDED, FALLS_SHORT]
+    assert {d.step for d in outcomes.values()} == {Step.STOP}
+    early = looking.look_at_floor(here, there, seen.centre, passes=2, rule=floors)
+    assert (early.outcome, early.step) == (UNDECIDED, Step.ANOTHER_PASS)
+
+
+def test_cycles_and_repeats_err_independently() -> None:
+    here, there = drawn(np.random.default_rng(1), np.linspace(45, 80, 10))
+    seen, greedy = verdicts.ratio(here, there), verdicts.ratio(replace(here, identity={}), there)
+    length = over_repeats(here, alpha=0.005, beta=0.005)
+    assert seen.centre == pytest.approx(greedy.centre)
+    for end in ("lower", "upper"):
+        apart = [math.log(getattr(i, end) / i.centre) for i in (seen, greedy, length)]
+        assert abs(apart[0]) == pytest.approx(math.hypot(apart[1], apart[2]))
+
+
+def test_one_pass_above_temperature_0_is_undecided_and_asks_for_another() -> None:
+    once = drawn(np.random.default_rng(1), np.linspace(45, 80, 10), passes=1)
+    seen = verdicts.throughput(*once, 0.5)
+    assert (seen.outcome, seen.lower, seen.upper) == (UNDECIDED, 0.0, math.inf)
+    assert "No prompt has a second sample" in seen.message
+    assert "ask for two passes or more" in seen.message
+    look = looking.look_at_floor(*once, 0.5, passes=1, rule=Rule(delta=0.0, looks=(1, 2)))
+    assert look.step is Step.ANOTHER_PASS
 
 
 @pytest.mark.parametrize(("ceiling", "outcome"), [(1.1, HOLDS), (1.0, UNDECIDED), (0.9, FALLS_SHORT)])
