@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from fixtures.analysis import first_token
+from fixtures.analysis.checks import Check, Finding
 from fixtures.analysis.intervals import Outcome
 from fixtures.analysis.measurement import Measurement
+from fixtures.analysis.regressions import doubted
 from tests.kit.builders import measurement, sample
 
 PROMPTS = 10
@@ -58,3 +61,23 @@ def test_the_message_says_how_long_and_what_to_look_at() -> None:
         "Time to first token at 2 steps exceeds its limit of 1.500 × baseline: 2.000 × (interval 2.000 to 2.000), the "
         "median over 10 prompts; 55.0 ms plain, 110.0 ms speculative. The draft's prefill"
     )
+
+
+@pytest.mark.parametrize(
+    ("check", "outcome"),
+    [
+        (Check.NOISY_HOST, Outcome.UNDECIDED),
+        (Check.CLOCKS_THROTTLED, Outcome.UNDECIDED),
+        (Check.MIXED_SOURCES, Outcome.FALLS_SHORT),
+    ],
+)
+def test_it_is_a_time_and_a_disturbed_host_casts_doubt_on_it(check: Check, outcome: Outcome) -> None:
+    slow = first_token.verdict(taking(*[2.0] * PROMPTS), PLAIN, 1.5)
+    assert slow.outcome is Outcome.FALLS_SHORT
+    assert doubted(slow, [Finding(check, "Seen.", "It matters.", "Look.")]).outcome is outcome
+
+
+def test_without_a_common_prompt_it_was_compared_with_nothing() -> None:
+    seen = first_token.verdict(taking(1.0), replace(PLAIN, samples=(sample("another"),)), 1.1)
+    assert (seen.lower, seen.upper) == (-math.inf, math.inf)
+    assert "was compared with nothing: no prompt has a sample on both servers" in seen.message

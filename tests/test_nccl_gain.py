@@ -138,6 +138,7 @@ def test_the_fastest_depth_is_that_of_the_highest_multiple_of_its_own_partner() 
     assert fastest(measured, {3: slow}) == 3  # 167 tok/s beside 50 are more than 200 beside 100
     assert fastest({0: plain}, {}) is None
     assert fastest({2: measurement(2)}, {}) is None
+    assert fastest(measured, {3: replace(slow, samples=(sample("another"),))}) is None
 
 
 # The untuned server

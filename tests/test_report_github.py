@@ -12,6 +12,7 @@ from fixtures.analysis.verdicts import Outcome, Verdict
 from fixtures.report import github
 from fixtures.report.contents import Report
 from tests.kit import reports
+from tests.kit.builders import sample
 
 
 def verdict(outcome: Outcome, message: str = "Throughput fell.") -> Verdict:
@@ -130,6 +131,14 @@ def test_the_chart_has_a_bar_and_a_floor_for_each_depth_and_room_above() -> None
         "  line [1, 1, 1, 1, 1]",
         "```",
     ]
+
+
+def test_a_depth_that_shares_no_prompt_with_the_plain_server_has_no_bar() -> None:
+    report = reports.h200()
+    apart = replace(report.measured[10], samples=(sample("another"),))
+    (chart, _) = github.chart(replace(report, measured={**report.measured, 10: apart}))
+    assert "  x-axis steps [1, 2, 3, 5]" in chart.splitlines()
+    assert "nan" not in chart
 
 
 def test_no_chart_without_a_depth_beside_the_plain_server() -> None:

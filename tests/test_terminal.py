@@ -8,7 +8,7 @@ from pathlib import Path
 from fixtures import profiles
 from fixtures.analysis.measurement import Measurement, Refusal
 from fixtures.report import terminal
-from tests.kit.builders import measurement, slowed
+from tests.kit.builders import measurement, sample, slowed
 
 PROFILE = profiles.load("cpu-tiny")
 SWEEP = {0: measurement(0), 2: measurement(2), 5: measurement(5)}
@@ -55,6 +55,24 @@ def test_no_speculation_is_a_legal_answer() -> None:
 
 def test_one_server_alone_names_no_best_depth() -> None:
     assert terminal.best({0: SWEEP[0]}).startswith("No best depth")
+
+
+def test_servers_without_a_common_prompt_name_no_best_depth_and_raise_nothing() -> None:
+    """Two prompts, of which either server refused another one."""
+    apart = {0: measurement(0, (sample("a", decode_s=1.0, verifies=100),)), 2: measurement(2, (sample("b"),))}
+    assert terminal.best(apart) == (
+        "No best depth: nothing could be compared, since no prompt has a sample everywhere. Look at the refusals."
+    )
+    assert terminal.row(apart[2], apart[0], PROFILE, "undecided")[3] == "–"
+    floors = PROFILE.floors.model_copy(update={"cycle_cost": {2: 1.5}})
+    assert terminal.ceilings(apart, PROFILE.model_copy(update={"floors": floors})) == [
+        "2 steps: a cycle's cost could not be told, since no prompt has a sample on both servers; ceiling 1.500."
+    ]
+
+
+def test_plain_completions_that_alternated_and_lack_the_prompt_name_no_best_depth_either() -> None:
+    lacking = {2: measurement(0, (sample("another", decode_s=1.0, verifies=100),))}
+    assert terminal.best(SWEEP, lacking).startswith("No best depth: nothing could be compared")
 
 
 def test_the_time_adds_up_with_what_no_part_accounts_for() -> None:
