@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from fixtures import nights, profiles, references
+from fixtures import against, nights, profiles, references
 from fixtures.analysis.checks import Check, Finding
 from fixtures.analysis.gate import floor_rule, looks
 from fixtures.analysis.intervals import Outcome, Step
@@ -154,6 +155,8 @@ def test_a_regression_tells_the_likely_side(tmp_path: Path) -> None:
 
 # Floors by rule
 
+RULES_AT_3 = {"throughput": {3: "97 % of reference"}, "accept_length": {3: "99 % of reference"}}
+
 
 def by_rule(night: Judging) -> Judging:
     """The same night, with floors at 2 steps that are shares of the reference."""
@@ -178,6 +181,28 @@ def test_without_a_reference_that_fits_a_rule_stays_one(tmp_path: Path) -> None:
     night, other = by_rule(with_reference(tmp_path)), replace(night_of(0, passes=1), identity={"target": "another"})
     assert numbers(night.floors(other).throughput) == {}
     assert numbers(by_rule(judging(tmp_path)).floors(night_of(0, passes=1)).throughput) == {}
+
+
+def test_a_rule_at_a_depth_that_the_reference_lacks_says_so_and_what_to_do(tmp_path: Path) -> None:
+    night, deeper = by_rule(with_reference(tmp_path)), night_of(3, passes=1)
+    assert night.gate(deeper)
+    assert night.no_gate(deeper) == ""
+    assert night.no_figure(deeper) == (
+        f"{night.place} has nothing at 3 steps, so it is a share of nothing: accept a sweep of all depths "
+        '(--perf-accept "why"), or state the floor as a number'
+    )
+    other = replace(deeper, identity={"target": "another"})
+    assert night.no_figure(other) == night.no_gate(other) != ""
+    assert by_rule(judging(tmp_path)).no_figure(deeper).startswith(f"{night.place} isn't there yet")
+
+
+def test_the_skip_of_such_a_floor_has_that_sentence(tmp_path: Path) -> None:
+    night, deeper = by_rule(with_reference(tmp_path)), night_of(3, passes=1)
+    night.profile = night.profile.model_copy(update={"floors": Floors.model_validate(RULES_AT_3)})
+    day = SimpleNamespace(judging=night, floored=night.profile)
+    stated = against.floor.__wrapped__(day, deeper)
+    with pytest.raises(pytest.skip.Exception, match=r"3 is 97 % of reference, and .* has nothing at 3 steps"):
+        stated("throughput")
 
 
 def test_a_ceiling_that_noise_leaves_open_asks_for_another_pass(tmp_path: Path) -> None:
