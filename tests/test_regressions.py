@@ -13,7 +13,7 @@ from fixtures.analysis.checks import Check, Finding
 from fixtures.analysis.facts import Comparison
 from fixtures.analysis.intervals import Outcome, Rule, Step
 from fixtures.analysis.measurement import Measurement, Refusal
-from fixtures.analysis.reference import Accepted, Boot, Reference, of_sweep
+from fixtures.analysis.reference import Accepted, Boot, Reference, from_json, of_sweep, to_json
 from fixtures.analysis.regressions import Tonight
 from tests.kit.builders import measurement, sample, slowed
 
@@ -188,6 +188,55 @@ def test_fewer_verifies_hold_and_are_an_improvement() -> None:
     verdict = accept_length(49)
     assert verdict.outcome is HOLDS
     assert regressions.improved(verdict)
+
+
+def counting(by_prompt: dict[str, list[tuple[int, int]]], *, depth: int = 2, **facts: Any) -> Measurement:
+    """Tokens and verifies of each pass, by prompt."""
+    samples = tuple(
+        sample(p, repeat=k, tokens=tokens, verifies=verifies, decode_s=verifies * 0.010)
+        for p, passes in by_prompt.items()
+        for k, (tokens, verifies) in enumerate(passes)
+    )
+    return measurement(depth, samples, started_at="2026-11-02T03:00:00+00:00", **facts)
+
+
+def accepted(by_prompt: dict[str, list[tuple[int, int]]]) -> Reference:
+    plain = counting({p: [(tokens, tokens - 1) for tokens, _ in passes] for p, passes in by_prompt.items()}, depth=0)
+    return from_json(to_json(of_sweep({0: plain, 2: counting(by_prompt)}, ACCEPTED)))
+
+
+SAMPLED = {"identity": {"workload": {"temperature": 0.8}}}
+MOVING = {
+    "p1": [(101, 40), (101, 50), (101, 50), (101, 50)],
+    "p2": [(101, 60), (101, 45), (101, 60), (101, 60)],
+    "p3": [(101, 50), (41, 15), (31, 12), (21, 9)],
+}
+
+
+@pytest.mark.parametrize("comparison", [SAME, UPGRADED], ids=["sampled", "upgraded"])
+def test_a_night_whose_counts_move_is_exactly_as_good_as_the_reference_made_from_it(comparison: Comparison) -> None:
+    tonight_ = counting(MOVING, **(SAMPLED if comparison is SAME else {}))
+    verdict = regressions.accept_length(tonight_, accepted(MOVING), comparison, tolerance=0.02)
+    assert (verdict.outcome, verdict.lower, verdict.estimate, verdict.upper) == (HOLDS, 1.0, 1.0, 1.0)
+    assert "on 0 of which it moved" in verdict.message
+
+
+def test_a_sampled_nights_accept_length_is_of_all_its_samples_together() -> None:
+    """200 tokens in 100 verifies then, in 80 now, however they fall on the two samples: a quarter more."""
+    then = {p: [(101, 20), (101, 80)] for p in ("p1", "p2")}
+    now = {p: [(151, 50), (51, 30)] for p in ("p1", "p2")}
+    verdict = regressions.accept_length(counting(now, **SAMPLED), accepted(then), SAME, tolerance=0.02)
+    assert verdict.estimate == pytest.approx(1.25)
+
+
+def test_of_an_older_reference_whose_counts_moved_the_accept_length_is_said_to_be_rough() -> None:
+    whole = accepted(MOVING)
+    older = replace(whole, depths={d: replace(r, by_sample={}) for d, r in whole.depths.items()})
+    said = [
+        regressions.accept_length(counting(MOVING, **SAMPLED), then, SAME, tolerance=0.02).message
+        for then in (whole, older)
+    ]
+    assert ["is rough on 3 prompts: accept a night anew" in message for message in said] == [False, True]
 
 
 @pytest.mark.parametrize(
