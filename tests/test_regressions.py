@@ -242,6 +242,8 @@ def test_of_an_older_reference_whose_counts_moved_the_accept_length_is_said_to_b
 @pytest.mark.parametrize(
     ("line", "differ"),
     [
+        ("nccl: '2.27' → '2.28'", True),
+        ("graph: None → 'captured, and a single request ran without'", True),
         ("sglang: '0.5.23' → '0.5.24'", True),
         ("reported.attention_backend: 'fa3' → 'triton'", True),
         ("draft: 'a' → 'b'", True),
