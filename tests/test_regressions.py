@@ -145,6 +145,14 @@ def test_a_guard_that_spoke_is_in_the_message() -> None:
     assert "Besides: prompt p3 was slower than the rest in each of 4 passes, 5.0 % in the median." in verdict.message
 
 
+def test_what_a_guard_makes_fall_short_is_not_offered_as_an_improvement() -> None:
+    base = night(2, factor=0.97)
+    samples = tuple(replace(s, decode_s=s.decode_s * (1.10 if s.prompt == "p3" else 1)) for s in base.samples)
+    verdict = cycle_time(Tonight(replace(base, samples=samples), night(0), 4))
+    assert (verdict.outcome, verdict.lower > 1) == (FALLS_SHORT, True)
+    assert not regressions.improved(verdict)
+
+
 def test_an_improvement_that_leaves_some_prompts_as_they_were_holds() -> None:
     base = night(2)
     samples = tuple(replace(s, decode_s=s.decode_s * (1 if int(s.prompt[1:]) < 4 else 0.97)) for s in base.samples)
@@ -181,7 +189,11 @@ def test_one_verify_more_falls_short_where_software_is_as_it_was() -> None:
     samples = tuple(replace(s, verifies=51) if s.prompt == "p3" else s for s in moved.samples)
     verdict = regressions.accept_length(replace(moved, samples=samples), reference(), SAME, tolerance=0.02)
     assert verdict.outcome is FALLS_SHORT
-    assert "not the reference's on 1 prompt: p3: 51 instead of 50. In all 501 instead of 500" in verdict.message
+    assert (
+        "the reference's on 1 prompt: p3: 51 instead of 50. In all 501 for 1000 tokens instead of 500"
+        in verdict.message
+    )
+    assert "look at the models' files" in verdict.message
 
 
 def test_fewer_verifies_hold_and_are_an_improvement() -> None:
@@ -203,6 +215,80 @@ def counting(by_prompt: dict[str, list[tuple[int, int]]], *, depth: int = 2, **f
 def accepted(by_prompt: dict[str, list[tuple[int, int]]]) -> Reference:
     plain = counting({p: [(tokens, tokens - 1) for tokens, _ in passes] for p, passes in by_prompt.items()}, depth=0)
     return from_json(to_json(of_sweep({0: plain, 2: counting(by_prompt)}, ACCEPTED)))
+
+
+def counted(
+    then: dict[str, list[tuple[int, int]]], now: dict[str, list[tuple[int, int]]], comparison: Comparison = SAME
+) -> regressions.Verdict:
+    return regressions.accept_length(counting(now), accepted(then), comparison, tolerance=0.02)
+
+
+STEADY: dict[str, list[tuple[int, int]]] = {"p1": [(101, 50)] * 2, "p2": [(101, 50)] * 2, "p3": [(101, 50)] * 2}
+
+
+@pytest.mark.parametrize("gained", [30, 29], ids=["no better as a whole", "better as a whole"])
+def test_counts_that_moved_both_ways_are_undecided_and_say_where_to_look(gained: int) -> None:
+    verdict = counted(STEADY, {**STEADY, "p1": [(101, 70)] * 2, "p2": [(101, gained)] * 2})
+    assert verdict.outcome is UNDECIDED
+    assert not regressions.improved(verdict)
+    for part in (
+        f"on 2 prompts: p1: 70 instead of 50; p2: {gained} instead of 50.",
+        "It fell on 1 prompt and rose on 1.",
+        "something that decides what is drafted has changed though software, flags and draft are as they were",
+        "Look at the models' files",
+        "Nothing else that is known of host, software or flags differs from then",
+    ):
+        assert part in verdict.message
+
+
+def test_counts_that_moved_both_ways_fall_short_if_they_are_worse_as_a_whole() -> None:
+    driver = Comparison((), ("host.driver: '570' → '580'",))
+    verdict = counted(STEADY, {**STEADY, "p1": [(101, 70)] * 2, "p2": [(101, 31)] * 2}, driver)
+    assert verdict.outcome is FALLS_SHORT
+    assert "What differs from then: host.driver: '570' → '580'." in verdict.message
+
+
+def test_counts_that_moved_and_are_neither_better_nor_worse_are_undecided() -> None:
+    assert counted(STEADY, {**STEADY, "p1": [(101, 49), (101, 51)]}).outcome is UNDECIDED
+
+
+def test_a_prompt_that_says_fewer_tokens_is_compared_by_its_accept_length() -> None:
+    short = counted(STEADY, {**STEADY, "p1": [(41, 40)] * 2})
+    assert short.outcome is FALLS_SHORT
+    assert short.estimate == pytest.approx((240 / 140) / 2)
+    assert "p1: 41 tokens in 40 verifies instead of 101 tokens in 50 verifies." in short.message
+    assert "In all 140 for 240 tokens instead of 150 for 300 tokens" in short.message
+
+
+def test_other_tokens_in_as_many_verifies_have_moved() -> None:
+    fewer, more = (counted(STEADY, {**STEADY, "p1": [(tokens, 50)] * 2}) for tokens in (91, 111))
+    assert (fewer.outcome, more.outcome) == (FALLS_SHORT, HOLDS)
+    assert regressions.improved(more)
+
+
+def test_a_count_that_the_reference_has_shown_has_not_moved() -> None:
+    unsteady = {**STEADY, "p1": [(101, 50)] * 9 + [(101, 54)]}
+    for shown in ((101, 54), (101, 50)):
+        verdict = counted(unsteady, {**STEADY, "p1": [shown] * 2})
+        assert (verdict.outcome, verdict.estimate) == (HOLDS, 1.0)
+        assert not regressions.improved(verdict)
+        assert "ones that the reference has shown" in verdict.message
+        assert "on 1 prompt: p1." in verdict.message
+    new = counted(unsteady, {**STEADY, "p1": [(101, 54), (101, 55)]})
+    assert new.outcome is FALLS_SHORT
+    assert "p1: 54, 55 instead of 50, 54." in new.message
+
+
+def test_tokens_of_one_completion_and_verifies_of_another_have_not_been_shown() -> None:
+    unsteady = {**STEADY, "p1": [(101, 50), (41, 20)]}
+    assert counted(unsteady, {**STEADY, "p1": [(41, 20)] * 2}).outcome is HOLDS
+    assert counted(unsteady, {**STEADY, "p1": [(41, 50)] * 2}).outcome is FALLS_SHORT
+
+
+def test_without_a_common_prompt_nothing_is_known_of_counts() -> None:
+    verdict = counted(STEADY, {"other": [(101, 50)] * 2})
+    assert verdict.outcome is UNDECIDED
+    assert "no prompt of the reference has a sample tonight" in verdict.message
 
 
 SAMPLED = {"identity": {"workload": {"temperature": 0.8}}}
