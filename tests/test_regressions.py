@@ -150,6 +150,8 @@ def test_what_a_guard_makes_fall_short_is_not_offered_as_an_improvement() -> Non
     samples = tuple(replace(s, decode_s=s.decode_s * (1.10 if s.prompt == "p3" else 1)) for s in base.samples)
     verdict = cycle_time(Tonight(replace(base, samples=samples), night(0), 4))
     assert (verdict.outcome, verdict.lower > 1) == (FALLS_SHORT, True)
+    assert "takes no longer than in the reference as a whole, and yet falls short by a part" in verdict.message
+    assert "Besides: prompt p3 was slower than the rest" in verdict.message
     assert not regressions.improved(verdict)
 
 
