@@ -334,6 +334,33 @@ def test_a_reference_and_the_measurement_it_was_made_from_differ_in_nothing() ->
     assert seen.counts_equal
 
 
+def test_a_reference_whose_counts_moved_has_the_accept_length_that_was_measured_and_its_scatter() -> None:
+    measured = night(seed=3).measured
+    first, rest = measured[2].samples[0].prompt, measured[2].samples
+    moving = replace(
+        measured[2],
+        samples=tuple(replace(s, verifies=s.verifies + 20 * (s.repeat == 0)) if s.prompt == first else s for s in rest),
+    )
+    then, now = of_reference(of_sweep({**measured, 2: moving}, ACCEPTED).depths[2], 2), of_measurement(moving)
+    seen = attribute(then, now)
+    length = seen.shares[0]
+    assert (length.part, length.then, length.now) == (
+        Part.ACCEPT_LENGTH,
+        length.now,
+        pytest.approx(moving.accept_length),
+    )
+    assert length.log.lower < length.log.centre == 0 < length.log.upper
+    assert not seen.counts_equal
+    assert then.verifies[first] == tuple(now.verifies[first])
+
+
+def test_tokens_that_moved_are_counts_that_moved() -> None:
+    measured = night(seed=3).measured
+    then = of_reference(of_sweep(measured, ACCEPTED).depths[2], 2)
+    fewer = replace(measured[2], samples=tuple(replace(s, tokens=s.tokens - 1) for s in measured[2].samples))
+    assert not attribute(then, of_measurement(fewer)).counts_equal
+
+
 def test_where_servers_alternated_a_slower_host_is_no_change() -> None:
     measured = night(seed=3).measured
     reference = of_sweep(measured, ACCEPTED)

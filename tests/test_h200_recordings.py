@@ -122,16 +122,45 @@ def cycle_times(then: str, now: str) -> dict[int, Verdict]:
     return {d: gate.cycle_time(Tonight(m, tonight[0], passes=2)) for d, m in tonight.items() if d in before}
 
 
+def held_and_open(found: dict[int, Verdict]) -> tuple[list[int], list[int]]:
+    """The depths at which it holds, and those at which it is left open; anything else would be an alarm."""
+    assert {v.outcome for v in found.values()} <= {Outcome.HOLDS, Outcome.UNDECIDED}
+    held, open_ = ([d for d, v in found.items() if v.outcome is o] for o in (Outcome.HOLDS, Outcome.UNDECIDED))
+    return held, open_
+
+
+FIRST_GPU = ("2026-11-29-sweep", "2026-11-29-second-boots")
+SLOWER_GPU = (
+    "the first GPU is 1 % slower than the others, and one sweep can't tell that from the 2.5 % that it may claim "
+    "against another GPU's"
+)
+FEW_PASSES = "boots of one GPU lie 0.3 % apart, and two passes leave up to 1.15 % open where 1 % may be claimed"
+LEFT_OPEN = {
+    **{(then, now): dict.fromkeys((0, 2), SLOWER_GPU) for then in SOUND[2:] for now in FIRST_GPU},
+    ("2026-11-29-second-boots", "2026-11-29-sweep"): {2: FEW_PASSES},
+}
+"""The verdicts between two sound sweeps that two passes leave open, by depth, and why."""
+
+
 @pytest.mark.parametrize(
     ("then", "now"), [(a, b) for a in SOUND for b in SOUND if a != b], ids=lambda name: name.partition("30-")[2] or name
 )
 def test_no_sound_sweep_raises_an_alarm_against_another_of_any_gpu_or_day(then: str, now: str) -> None:
-    outcomes = {v.outcome for v in cycle_times(then, now).values()}
-    assert outcomes <= {Outcome.HOLDS, Outcome.UNDECIDED}
-    assert outcomes
+    held, open_ = held_and_open(cycle_times(then, now))
+    left = [*LEFT_OPEN.get((then, now), {})]
+    assert (held, open_) == ([d for d in (0, 2) if d not in left], left)
 
 
-def test_the_kept_reference_is_the_first_sweep_and_no_sound_sweep_falls_short_of_it() -> None:
+def test_what_is_left_open_between_sound_sweeps_is_so_for_the_reason_that_is_listed() -> None:
+    """Slower by as much as the reason says, and by less than may be claimed, which the interval reaches."""
+    for (then, now), why in LEFT_OPEN.items():
+        for depth, reason in why.items():
+            seen = cycle_times(then, now)[depth]
+            assert 1 - seen.estimate == pytest.approx(0.01 if reason == SLOWER_GPU else 0.003, abs=0.002)
+            assert seen.lower < seen.floor < seen.estimate < 1 < seen.upper
+
+
+def test_the_kept_reference_is_the_first_sweep_and_every_sound_sweep_holds_against_it() -> None:
     kept = references.read(references.place(references.folder_for(PROFILE.file), PROFILE.name))
     assert kept
     again = of_sweep(SWEEP, kept.accepted)
@@ -141,8 +170,10 @@ def test_the_kept_reference_is_the_first_sweep_and_no_sound_sweep_falls_short_of
         tonight = SWEEPS[name]
         gate = judging(kept).gate(tonight[0])
         assert gate
-        found = {gate.cycle_time(Tonight(m, tonight[0], passes=2)).outcome for m in tonight.values()}
-        assert found <= {Outcome.HOLDS, Outcome.UNDECIDED}, name
+        found = {d: gate.cycle_time(Tonight(m, tonight[0], passes=2)) for d, m in tonight.items()}
+        # The cycles of that window were unsteady, by 1.9 %: two passes of it leave 2 % open even against itself.
+        left = [3] if name == "2026-11-29-sweep" else []
+        assert held_and_open(found) == ([d for d in tonight if d not in left], left), name
 
 
 def test_another_gpu_than_the_references_claims_less_and_says_so() -> None:

@@ -337,6 +337,13 @@ def test_facts_name_the_accelerators_and_their_state() -> None:
     assert facts["accelerators"][0]["state"]["sm_clock_mhz"] == 1755
 
 
+def test_gpus_that_a_server_does_not_take_are_no_facts_of_its_host() -> None:
+    both = FakeNvml([Gpu("GPU-a"), Gpu("GPU-b")])
+    assert [a["uuid"] for a in host.facts({}, both, taken=1)["accelerators"]] == ["GPU-a"]
+    facts = host.facts({}, both, taken=0)
+    assert (facts["gpu"], facts["gpu_count"], facts["accelerators"]) == ("", 0, [])
+
+
 def test_facts_survive_a_broken_driver_and_say_so() -> None:
     facts = host.facts({}, FakeNvml(init_error=pynvml.NVML_ERROR_UNKNOWN))
     assert "driver doesn't answer" in facts["accelerators_error"]

@@ -272,13 +272,48 @@ def test_a_prompt_that_was_as_fast_as_ever_once_is_not_suspected() -> None:
     assert look(with_prompt("p3", (0.02, 0.02, 0.02, 0.0)), 4, RULE).outcome is Outcome.HOLDS
 
 
+def improved_by(share: float, *, but_for: int, passes: int = 4, factor: float = 1.0) -> Paired:
+    """Ten prompts, quicker by that share; the first ones took `factor` × as long as in the reference."""
+    quick, left = steady(-share, passes=passes), steady(factor - 1, passes=passes)
+    return paired({p: (left if n < but_for else quick)[p] for n, p in enumerate(quick)}, steady(0, passes=10))
+
+
+def test_prompts_that_an_improvement_left_as_they_were_raise_no_alarm() -> None:
+    for passes in RULE.looks:
+        decision = look(improved_by(0.03, but_for=4, passes=passes), passes, RULE)
+        assert (decision.outcome, decision.step, decision.reason) == (Outcome.HOLDS, Step.STOP, "")
+
+
+def test_a_prompt_that_lost_what_others_gained_does() -> None:
+    decision = look(improved_by(0.03, but_for=1, factor=1.01), 4, RULE)
+    assert decision.outcome is Outcome.FALLS_SHORT
+    assert decision.reason == "prompt p0 was slower than the rest in each of 4 passes, 4.1 % in the median"
+
+
+def test_completions_as_quick_as_ever_are_no_outliers_of_a_quicker_night() -> None:
+    """Two fifths of the completions of each prompt: no prompt is slow in every pass."""
+    pairs = Paired(
+        {f"p{n}": tuple(0.0 if (n + k) % 5 < 2 else -0.03 - 1e-4 * (k % 2) for k in range(5)) for n in range(10)}
+    )
+    asked = {"delta": 0.005, "alpha": 0.0003, "reference_passes": 10}
+    assert not list(alarms(pairs.logs, **asked))
+    slow = {p: [x + 0.01 * (x > -0.02) for x in logs] for p, logs in pairs.logs.items()}
+    assert [a.certain for a in alarms(slow, **asked)] == [True]
+
+
 def slow_ones(count: int, of: int) -> dict[str, tuple[float, ...]]:
     return {f"p{n}": (0.10 if n < count else 0.0001 * (n % 2),) for n in range(of)}
 
 
+def outliers_among(count: int, of: int) -> list[bool]:
+    """Whether what the guard says of single completions is certain; nothing where it is silent."""
+    found = alarms(slow_ones(count, of), delta=0.005, alpha=0.0003, reference_passes=4)
+    return [a.certain for a in found if "completions" in a.reason]
+
+
 def test_eight_slow_completions_in_twenty_are_certain_and_one_is_usual() -> None:
-    assert [a.certain for a in alarms(slow_ones(8, 20), delta=0.005, alpha=0.0003, reference_passes=4)][-1]
-    assert not list(alarms(slow_ones(1, 20), delta=0.005, alpha=0.0003, reference_passes=4))[10:]
+    assert outliers_among(8, 20) == [True]
+    assert outliers_among(1, 20) == []
 
 
 def test_outliers_are_counted_against_their_usual_share() -> None:

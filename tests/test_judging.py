@@ -19,6 +19,7 @@ from fixtures.analysis.verdicts import Verdict
 from fixtures.judging import Judging
 from fixtures.nights import Memory
 from fixtures.profiles import Floors, numbers
+from fixtures.references import NoReference
 from tests.kit.builders import measurement, sample, slowed
 from tests.kit.mounts import mounted
 
@@ -221,7 +222,7 @@ def test_what_falls_short_by_rule_says_so_and_is_no_obstacle_to_another_referenc
     measured = {d: night_of(d, passes=2) for d in (0, 2)}
     night.profile = night.profile.narrowed([2])
     night.judged(verdict(Outcome.HOLDS, "text"))
-    night.accept(measured, ADA, alternated={}, failed=())
+    night.accept(measured, ADA, alternated={}, failed=(), findings={})
     assert night.place.exists()
 
 
@@ -230,8 +231,19 @@ def test_whether_nccl_settings_gain_is_no_obstacle_to_another_reference(tmp_path
     night.profile = night.profile.narrowed([2])
     for each in (verdict(Outcome.UNDECIDED, NCCL_SETTINGS), verdict(Outcome.HOLDS, "text")):
         night.judged(each)
-    night.accept({d: night_of(d, passes=2) for d in (0, 2)}, ADA, alternated={}, failed=())
+    night.accept({d: night_of(d, passes=2) for d in (0, 2)}, ADA, alternated={}, failed=(), findings={})
     assert night.place.exists()
+
+
+def test_what_would_make_a_fall_doubtful_is_no_reference(tmp_path: Path) -> None:
+    night = by_rule(judging(tmp_path))
+    night.profile = night.profile.narrowed([2])
+    night.judged(verdict(Outcome.HOLDS, "text"))
+    measured = {d: night_of(d, passes=2) for d in (0, 2)}
+    slow, uneven = (Finding(check, "", "", "") for check in (Check.CLOCKS_THROTTLED, Check.UNSTEADY))
+    with pytest.raises(NoReference, match=r"is left as it was: clocks-throttled at 2 steps\.$"):
+        night.accept(measured, ADA, alternated={}, failed=(), findings={0: (), 2: (slow, uneven)})
+    night.accept(measured, ADA, alternated={}, failed=(), findings={2: (uneven,)})
 
 
 # Where references lie

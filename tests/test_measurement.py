@@ -68,6 +68,21 @@ def test_the_phases_of_several_boots_are_those_of_all_their_cycles() -> None:
     assert both.server.graph_share == 0.5
 
 
+def on_gpu(*reasons: str, mhz: int) -> dict[str, object]:
+    state = {"sm_clock_mhz": mhz, "throttle_reasons": list(reasons)}
+    return {"host": "a", "accelerators": [{"uuid": "GPU-1", "state": state}]}
+
+
+def test_a_gpu_that_was_slowed_down_in_one_boot_shows_on() -> None:
+    one, two = (of_boot(first, mean_ms=1.0, cycles=1, graphs=1.0) for first in (0, 2))
+    slowed, well = on_gpu("hw_thermal_slowdown", mhz=900), on_gpu("gpu_idle", mhz=1980)
+    (gpu,) = joined(replace(one, host=slowed), replace(two, host=well)).host["accelerators"]
+    assert gpu["state"] == {"sm_clock_mhz": 900, "throttle_reasons": ["gpu_idle", "hw_thermal_slowdown"]}
+    assert joined(replace(one, host=well), replace(two, host=slowed)).host["accelerators"] == [
+        {"uuid": "GPU-1", "state": {"sm_clock_mhz": 900, "throttle_reasons": ["hw_thermal_slowdown", "gpu_idle"]}}
+    ]
+
+
 def test_each_boot_has_the_passes_from_its_first_to_the_next_ones() -> None:
     both = joined(of_boot(0, mean_ms=1.0, cycles=1, graphs=1.0), of_boot(2, mean_ms=1.0, cycles=1, graphs=1.0))
     assert [[s.repeat for s in boot.samples] for boot in by_boot(both)] == [[0, 1], [2, 3]]

@@ -21,6 +21,7 @@ from fixtures.analysis.gate import looks
 from fixtures.analysis.intervals import Outcome, Rule, Session, Step, look, paired, spare
 from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.sessions import SIGMAS, spread
+from tests.kit.days import nights as nights_against_days
 from tests.kit.noise import H200, Array, Frozen, Noise, Recorded, SharedCpu
 from tests.kit.peers import Peer, all_peers
 from tests.kit.study import FALLS_SHORT, HOLDS, UNDECIDED, Nights, bounds, decide
@@ -194,6 +195,19 @@ def test_ignoring_that_sessions_lie_apart_cries_wolf_and_counting_it_does_not() 
         "delta seen %",
     ]
     show("H200 within-session noise, reference of 5 nights with 2 boots, sessions apart", rows, headers)
+
+
+@pytest.mark.parametrize("sizes", [(4, 3, 3), (2,) * 5, (2, *(1,) * 8), (2,) * 10], ids=str)
+def test_however_few_days_tell_of_sessions_a_quiet_night_holds(sizes: tuple[int, ...]) -> None:
+    rows: list[list[object]] = []
+    for day, boot in ((0.001, 0.0005), (0.0005, 0.001), (0.002, 0.001), (0.003, 0.001)):
+        seen, count = nights_against_days(sizes, day, boot, count=4_000), 4_000
+        shares = [100 * seen.quiet[o] / count for o in (Outcome.HOLDS, Outcome.FALLS_SHORT)]
+        claims = [f"{100 * day:g} %", f"{100 * boot:g} %", 100 * seen.known, 100 * seen.delta]
+        rows.append([*claims, *shares, 100 * seen.slower[Outcome.FALLS_SHORT] / count])
+        assert shares[0] >= 95
+    headers = ["σ of days", "of boots", "known %", "delta % (median)", "quiet holds %", "alarms %", "delta seen %"]
+    show(f"Sessions alone, boots by day {sizes}", rows, headers)
 
 
 SESSION_NIGHTS = 4_000

@@ -350,6 +350,12 @@ def test_an_orphan_that_was_never_seen_beside_its_parent_does_not_outlive_the_se
     assert not lives(orphan)
 
 
+def test_an_orphan_that_comes_with_the_leaders_end_does_not_outlive_it(log: Path) -> None:
+    with booted([["orphan_at_the_end"], *GOOD], log) as server:
+        assert server.stop().how == "graceful"
+    assert not lives(printed_pid(server, "orphan"))
+
+
 def test_the_ledger_hears_of_the_intent_the_start_and_the_end(log: Path) -> None:
     notes = Notes()
     with booted(GOOD, log, ledger=notes) as server:

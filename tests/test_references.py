@@ -12,6 +12,7 @@ import pytest
 
 from fixtures import references
 from fixtures.analysis import regressions
+from fixtures.analysis.counts import Counts
 from fixtures.analysis.facts import Comparison, compare, context, flags, key
 from fixtures.analysis.intervals import Outcome
 from fixtures.analysis.measurement import Measurement, Refusal
@@ -211,6 +212,48 @@ def test_each_boot_of_a_night_tells_how_far_boots_lie_apart() -> None:
     apart = of_sweep(measured, ADA).depths[2].spread(alternating=False)
     # ln 1.02 between two boots of one day: a standard deviation of that over √2.
     assert (apart.boots, apart.days, apart.boot) == (2, 1, pytest.approx(0.0198 / 2**0.5, rel=0.01))
+
+
+# Counts that move
+
+
+def moving() -> dict[int, Measurement]:
+    """Of 3 prompts at 2 steps: one steady, one whose verifies move, one whose tokens move with them."""
+    counts = {"p0": [(101, 50)] * 4, "p1": [(101, 60), *[(101, 45)] * 3], "p2": [(101, 25), *[(41, 20)] * 3]}
+    samples = tuple(
+        sample(p, repeat=k, tokens=tokens, verifies=verifies)
+        for p, passes in counts.items()
+        for k, (tokens, verifies) in enumerate(passes)
+    )
+    return {**sweep(passes=4), 2: replace(night(2), samples=samples)}
+
+
+def test_a_reference_has_the_accept_length_of_the_measurement_that_it_was_made_from() -> None:
+    measured = moving()
+    kept = from_json(to_json(of_sweep(measured, ADA)))
+    assert kept.depths[2].accept_length == measured[2].accept_length
+    assert kept.depths[2].accept_lengths == {"p0": 2.0, "p1": 400 / 195, "p2": 220 / 85}
+    assert kept.depths[2].throughput == kept.depths[2].accept_length / kept.depths[2].cycle_cost
+
+
+def test_counts_are_kept_one_by_one_only_where_they_move() -> None:
+    kept = of_sweep(moving(), ADA).depths
+    assert kept[0].by_sample == kept[1].by_sample == {}
+    assert kept[2].by_sample == {
+        "p1": Counts((101,) * 4, (60, 45, 45, 45)),
+        "p2": Counts((101, 41, 41, 41), (25, 20, 20, 20)),
+    }
+    assert kept[2].verifies == {"p0": (50,), "p1": (45, 60), "p2": (20, 25)}
+
+
+def test_an_older_reference_reads_as_it_did() -> None:
+    raw = json.loads(to_json(of_sweep(moving(), ADA)))
+    for depth in raw["depths"].values():
+        del depth["by_sample"]
+    older = from_json(json.dumps(raw)).depths[2]
+    assert older.accept_lengths == {"p0": 2.0, "p1": 100 / 52.5, "p2": 100 / 22.5}
+    assert older.accept_length == 300 / 125
+    assert [p for p, counts in older.counts.items() if counts.rough] == ["p1", "p2"]
 
 
 # Accepting

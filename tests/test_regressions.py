@@ -13,7 +13,7 @@ from fixtures.analysis.checks import Check, Finding
 from fixtures.analysis.facts import Comparison
 from fixtures.analysis.intervals import Outcome, Rule, Step
 from fixtures.analysis.measurement import Measurement, Refusal
-from fixtures.analysis.reference import Accepted, Boot, Reference, of_sweep
+from fixtures.analysis.reference import Accepted, Boot, Reference, from_json, of_sweep, to_json
 from fixtures.analysis.regressions import Tonight
 from tests.kit.builders import measurement, sample, slowed
 
@@ -117,7 +117,7 @@ def test_a_reference_of_one_night_takes_for_granted_what_its_delta_needs() -> No
 
 
 def test_sessions_that_lie_far_apart_raise_the_least_change_that_can_be_claimed() -> None:
-    """Days at 0 %, 1 %, 2 %, 3 %, 4 %: 1.6 % apart, so 8 % is the least."""
+    """Days at 0 %, 1 %, 2 %, 3 %, 4 %: 1.6 % apart, five of which are 8 %; five days tell less than half of that."""
     whole = of_sweep({d: night(d) for d in (0, 2)}, ACCEPTED)
     boots = tuple(
         replace(b, cycles={p: [x * (1 + 0.01 * (n // 2)) for x in v] for p, v in b.cycles.items()})
@@ -126,7 +126,7 @@ def test_sessions_that_lie_far_apart_raise_the_least_change_that_can_be_claimed(
     apart = replace(whole, depths={**whole.depths, 2: replace(whole.depths[2], boots=boots)})
     verdict = regressions.cycle_time(tonight(factor=1.02 * 1.03), apart, RULE, SAME)
     assert verdict.outcome is not FALLS_SHORT
-    assert "7.8 % is the least that tonight can claim to see" in verdict.message
+    assert "16.5 % is the least that tonight can claim to see" in verdict.message
 
 
 def test_before_it_falls_short_for_good_another_boot_is_asked_for() -> None:
@@ -143,6 +143,24 @@ def test_a_guard_that_spoke_is_in_the_message() -> None:
     verdict = cycle_time(Tonight(replace(base, samples=samples), night(0), 4))
     assert verdict.outcome is FALLS_SHORT
     assert "Besides: prompt p3 was slower than the rest in each of 4 passes, 5.0 % in the median." in verdict.message
+
+
+def test_what_a_guard_makes_fall_short_is_not_offered_as_an_improvement() -> None:
+    base = night(2, factor=0.97)
+    samples = tuple(replace(s, decode_s=s.decode_s * (1.10 if s.prompt == "p3" else 1)) for s in base.samples)
+    verdict = cycle_time(Tonight(replace(base, samples=samples), night(0), 4))
+    assert (verdict.outcome, verdict.lower > 1) == (FALLS_SHORT, True)
+    assert "takes no longer than in the reference as a whole, and yet falls short by a part" in verdict.message
+    assert "Besides: prompt p3 was slower than the rest" in verdict.message
+    assert not regressions.improved(verdict)
+
+
+def test_an_improvement_that_leaves_some_prompts_as_they_were_holds() -> None:
+    base = night(2)
+    samples = tuple(replace(s, decode_s=s.decode_s * (1 if int(s.prompt[1:]) < 4 else 0.97)) for s in base.samples)
+    verdict = cycle_time(Tonight(replace(base, samples=samples), night(0), 4))
+    assert verdict.outcome is HOLDS
+    assert "slower than the rest" not in verdict.message
 
 
 def test_if_all_became_slower_alike_speculation_is_not_what_changed() -> None:
@@ -173,7 +191,11 @@ def test_one_verify_more_falls_short_where_software_is_as_it_was() -> None:
     samples = tuple(replace(s, verifies=51) if s.prompt == "p3" else s for s in moved.samples)
     verdict = regressions.accept_length(replace(moved, samples=samples), reference(), SAME, tolerance=0.02)
     assert verdict.outcome is FALLS_SHORT
-    assert "not the reference's on 1 prompt: p3: 51 instead of 50. In all 501 instead of 500" in verdict.message
+    assert (
+        "the reference's on 1 prompt: p3: 51 instead of 50. In all 501 for 1000 tokens instead of 500"
+        in verdict.message
+    )
+    assert "look at the models' files" in verdict.message
 
 
 def test_fewer_verifies_hold_and_are_an_improvement() -> None:
@@ -182,9 +204,134 @@ def test_fewer_verifies_hold_and_are_an_improvement() -> None:
     assert regressions.improved(verdict)
 
 
+def counting(by_prompt: dict[str, list[tuple[int, int]]], *, depth: int = 2, **facts: Any) -> Measurement:
+    """Tokens and verifies of each pass, by prompt."""
+    samples = tuple(
+        sample(p, repeat=k, tokens=tokens, verifies=verifies, decode_s=verifies * 0.010)
+        for p, passes in by_prompt.items()
+        for k, (tokens, verifies) in enumerate(passes)
+    )
+    return measurement(depth, samples, started_at="2026-11-02T03:00:00+00:00", **facts)
+
+
+def accepted(by_prompt: dict[str, list[tuple[int, int]]]) -> Reference:
+    plain = counting({p: [(tokens, tokens - 1) for tokens, _ in passes] for p, passes in by_prompt.items()}, depth=0)
+    return from_json(to_json(of_sweep({0: plain, 2: counting(by_prompt)}, ACCEPTED)))
+
+
+def counted(
+    then: dict[str, list[tuple[int, int]]], now: dict[str, list[tuple[int, int]]], comparison: Comparison = SAME
+) -> regressions.Verdict:
+    return regressions.accept_length(counting(now), accepted(then), comparison, tolerance=0.02)
+
+
+STEADY: dict[str, list[tuple[int, int]]] = {"p1": [(101, 50)] * 2, "p2": [(101, 50)] * 2, "p3": [(101, 50)] * 2}
+
+
+@pytest.mark.parametrize("gained", [30, 29], ids=["no better as a whole", "better as a whole"])
+def test_counts_that_moved_both_ways_are_undecided_and_say_where_to_look(gained: int) -> None:
+    verdict = counted(STEADY, {**STEADY, "p1": [(101, 70)] * 2, "p2": [(101, gained)] * 2})
+    assert verdict.outcome is UNDECIDED
+    assert not regressions.improved(verdict)
+    for part in (
+        f"on 2 prompts: p1: 70 instead of 50; p2: {gained} instead of 50.",
+        "It fell on 1 prompt and rose on 1.",
+        "something that decides what is drafted has changed though software, flags and draft are as they were",
+        "Look at the models' files",
+        "Nothing else that is known of host, software or flags differs from then",
+    ):
+        assert part in verdict.message
+
+
+def test_counts_that_moved_both_ways_fall_short_if_they_are_worse_as_a_whole() -> None:
+    driver = Comparison((), ("host.driver: '570' → '580'",))
+    verdict = counted(STEADY, {**STEADY, "p1": [(101, 70)] * 2, "p2": [(101, 31)] * 2}, driver)
+    assert verdict.outcome is FALLS_SHORT
+    assert "What differs from then: host.driver: '570' → '580'." in verdict.message
+
+
+def test_counts_that_moved_and_are_neither_better_nor_worse_are_undecided() -> None:
+    assert counted(STEADY, {**STEADY, "p1": [(101, 49), (101, 51)]}).outcome is UNDECIDED
+
+
+def test_a_prompt_that_says_fewer_tokens_is_compared_by_its_accept_length() -> None:
+    short = counted(STEADY, {**STEADY, "p1": [(41, 40)] * 2})
+    assert short.outcome is FALLS_SHORT
+    assert short.estimate == pytest.approx((240 / 140) / 2)
+    assert "p1: 41 tokens in 40 verifies instead of 101 tokens in 50 verifies." in short.message
+    assert "In all 140 for 240 tokens instead of 150 for 300 tokens" in short.message
+
+
+def test_other_tokens_in_as_many_verifies_have_moved() -> None:
+    fewer, more = (counted(STEADY, {**STEADY, "p1": [(tokens, 50)] * 2}) for tokens in (91, 111))
+    assert (fewer.outcome, more.outcome) == (FALLS_SHORT, HOLDS)
+    assert regressions.improved(more)
+
+
+def test_a_count_that_the_reference_has_shown_has_not_moved() -> None:
+    unsteady = {**STEADY, "p1": [(101, 50)] * 9 + [(101, 54)]}
+    for shown in ((101, 54), (101, 50)):
+        verdict = counted(unsteady, {**STEADY, "p1": [shown] * 2})
+        assert (verdict.outcome, verdict.estimate) == (HOLDS, 1.0)
+        assert not regressions.improved(verdict)
+        assert "ones that the reference has shown" in verdict.message
+        assert "on 1 prompt: p1." in verdict.message
+    new = counted(unsteady, {**STEADY, "p1": [(101, 54), (101, 55)]})
+    assert new.outcome is FALLS_SHORT
+    assert "p1: 54, 55 instead of 50, 54." in new.message
+
+
+def test_tokens_of_one_completion_and_verifies_of_another_have_not_been_shown() -> None:
+    unsteady = {**STEADY, "p1": [(101, 50), (41, 20)]}
+    assert counted(unsteady, {**STEADY, "p1": [(41, 20)] * 2}).outcome is HOLDS
+    assert counted(unsteady, {**STEADY, "p1": [(41, 50)] * 2}).outcome is FALLS_SHORT
+
+
+def test_without_a_common_prompt_nothing_is_known_of_counts() -> None:
+    verdict = counted(STEADY, {"other": [(101, 50)] * 2})
+    assert verdict.outcome is UNDECIDED
+    assert "no prompt of the reference has a sample tonight" in verdict.message
+
+
+SAMPLED = {"identity": {"workload": {"temperature": 0.8}}}
+MOVING = {
+    "p1": [(101, 40), (101, 50), (101, 50), (101, 50)],
+    "p2": [(101, 60), (101, 45), (101, 60), (101, 60)],
+    "p3": [(101, 50), (41, 15), (31, 12), (21, 9)],
+}
+
+
+@pytest.mark.parametrize("comparison", [SAME, UPGRADED], ids=["sampled", "upgraded"])
+def test_a_night_whose_counts_move_is_exactly_as_good_as_the_reference_made_from_it(comparison: Comparison) -> None:
+    tonight_ = counting(MOVING, **(SAMPLED if comparison is SAME else {}))
+    verdict = regressions.accept_length(tonight_, accepted(MOVING), comparison, tolerance=0.02)
+    assert (verdict.outcome, verdict.lower, verdict.estimate, verdict.upper) == (HOLDS, 1.0, 1.0, 1.0)
+    assert "on 0 of which it moved" in verdict.message
+
+
+def test_a_sampled_nights_accept_length_is_of_all_its_samples_together() -> None:
+    """200 tokens in 100 verifies then, in 80 now, however they fall on the two samples: a quarter more."""
+    then = {p: [(101, 20), (101, 80)] for p in ("p1", "p2")}
+    now = {p: [(151, 50), (51, 30)] for p in ("p1", "p2")}
+    verdict = regressions.accept_length(counting(now, **SAMPLED), accepted(then), SAME, tolerance=0.02)
+    assert verdict.estimate == pytest.approx(1.25)
+
+
+def test_of_an_older_reference_whose_counts_moved_the_accept_length_is_said_to_be_rough() -> None:
+    whole = accepted(MOVING)
+    older = replace(whole, depths={d: replace(r, by_sample={}) for d, r in whole.depths.items()})
+    said = [
+        regressions.accept_length(counting(MOVING, **SAMPLED), then, SAME, tolerance=0.02).message
+        for then in (whole, older)
+    ]
+    assert ["is rough on 3 prompts: accept a night anew" in message for message in said] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("line", "differ"),
     [
+        ("nccl: '2.27' → '2.28'", True),
+        ("graph: None → 'captured, and a single request ran without'", True),
         ("sglang: '0.5.23' → '0.5.24'", True),
         ("reported.attention_backend: 'fa3' → 'triton'", True),
         ("draft: 'a' → 'b'", True),

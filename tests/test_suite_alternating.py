@@ -64,6 +64,16 @@ def test_a_plain_server_that_died_is_told_and_booted_again_for_the_next_depth(su
     assert run.left == []
 
 
+def test_a_plain_server_whose_leader_outlives_its_scheduler_takes_one_depth_with_it(suite: Suite) -> None:
+    suite.profile(1, 2, alternate=True)
+    suite.faults(d0={"streaming": [["kill_scheduler"], ["wait_for", "never"]], "at": [PROMPTS + 4, 2]})
+    run = suite.run("-k", "eagle3")
+    assert run.booted == [0, 1, 0, 2]
+    assert run.lines("1 step gave no measurement. The server died: its process sglang::schedul")
+    assert suite.finished() == [0, 2]
+    assert run.left == []
+
+
 def test_an_interrupted_sweep_that_alternated_is_gone_on_with(suite: Suite) -> None:
     suite.profile(1, 2, alternate=True)
     suite.faults(d2={"booting": [["kill_self"]]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,24 @@ def test_slower_than_the_reference_is_believed_after_another_boot_only(known: Su
     assert run.lines(f"from {len(seen)} samples of 8 prompts in 2 boots")
     assert (known.results / "depth-2.boot-2.log").exists()
     assert run.left == []
+
+
+def test_an_interruption_before_another_boot_makes_the_first_one_not_final(known: Suite) -> None:
+    profile(known, 1, 2, boots=2)
+    known.faults(d2=SLOW)
+    going = known.start("-k", "reference and cycle and steps02")
+    going.until("completion", depth=2)
+    known.faults(d2={**SLOW, "booting": [["wait_for", "never"]]})
+    going.until("waiting")
+    going.signal(signal.SIGINT)
+    assert going.wait().booted == [0, 2, 2]
+    assert known.measured(2)["boots"] == [0]
+    known.faults(d2=SLOW)
+    run = known.run("-k", "reference and cycle and steps02", f"--perf-resume={known.results}")
+    assert run.booted == [2]
+    assert known.measured(2)["boots"] == [0, 2]
+    assert run.failed() == {"cycle_is_no_slower_than_the_references[steps02]"}
+    assert run.lines("samples of 8 prompts in 2 boots")
 
 
 def test_a_later_boot_that_fails_leaves_the_earlier_ones_figures(known: Suite) -> None:

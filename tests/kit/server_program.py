@@ -157,6 +157,15 @@ class Program:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         self.print(f"orphan {done.stdout.strip()}")
 
+    def orphan_at_the_end(self) -> None:
+        """On SIGTERM, an orphan and the end."""
+
+        def end(*_: object) -> None:
+            self.orphan()
+            os._exit(0)
+
+        signal.signal(signal.SIGTERM, end)
+
 
 def main() -> None:
     parser = argparse.ArgumentParser()

@@ -111,10 +111,9 @@ def _alarms(logs: Array, reference_passes: int, rule: Rule) -> tuple[Array, Arra
     noise = 1.4826 * np.median(np.abs(deviations), axis=1)
     scatter = 1.2533 * noise * np.sqrt(1 / taken + 1 / reference_passes)
     middle = np.median(logs, axis=1) - centre
-    slow = (logs.min(axis=1) - centre > np.log1p(rule.delta)) & (
-        middle > guards.TAILS * norm.isf(alpha / prompts) * scatter[:, None]
-    )
-    fence = np.maximum(np.log1p(rule.delta), guards.FENCE * noise)
+    least = np.log1p(rule.delta) - np.minimum(0, centre)
+    slow = (logs.min(axis=1) - centre > least) & (middle > guards.TAILS * norm.isf(alpha / prompts) * scatter[:, None])
+    fence = np.maximum(least[:, 0], guards.FENCE * noise)
     count = (deviations > fence[:, None]).sum(axis=1)
     chance = binom.sf(count - 1, taken * prompts, guards.USUAL_OUTLIERS)
     suspected = slow.any(axis=1) | (chance <= guards.SUSPICION)
