@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from fixtures.analysis import accept_length
-from fixtures.analysis.figures import ByPrompt
+from fixtures.analysis.counts import Counts
 from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.verdicts import Verdict
 from fixtures.profiles import Profile
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.judges("acceptance")
 
 def test_eagle3_accept_length_does_not_fall_with_depth(
     measurement: Measurement,
-    shallower: Mapping[int, ByPrompt],
-    oracles_shallower: Mapping[int, ByPrompt],
+    shallower: Mapping[int, Mapping[str, Counts]],
+    oracles_shallower: Mapping[int, Mapping[str, Counts]],
     profile: Profile,
     judge: Callable[[Verdict], None],
 ) -> None:

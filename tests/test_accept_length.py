@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from fractions import Fraction
 from itertools import combinations
 
 import pytest
 
 from fixtures import profiles
 from fixtures.analysis import accept_length
-from fixtures.analysis.figures import ByPrompt, Counts
+from fixtures.analysis.counts import Counts
 from fixtures.analysis.intervals import Outcome
 from fixtures.analysis.measurement import Measurement, Refusal
 from tests.kit.builders import measurement, sample
@@ -164,34 +163,34 @@ def test_two_steps_commit_between_one_and_three_tokens_per_verify(verifies: int,
 # The curve over depths
 
 
-def of_length(length: str, *prompts: str) -> ByPrompt:
-    """Counts of this accept length."""
-    return {p: Counts(Fraction(100), 100 / Fraction(length)) for p in prompts or ("p0",)}
+def of_length(length: float, *prompts: str) -> dict[str, Counts]:
+    """Counts of this accept length, of at most two digits after the point."""
+    return {p: Counts((round(100 * length) + 1,), (100,)) for p in prompts or ("p0",)}
 
 
 def test_a_deeper_draft_may_lose_its_tolerance_and_no_more() -> None:
     here = with_counts(50, depth=3)
-    assert accept_length.depth_curve(here, {2: of_length("2.04")}, tolerance=0.02).outcome is HOLDS
-    short = accept_length.depth_curve(here, {2: of_length("2.05")}, tolerance=0.02)
+    assert accept_length.depth_curve(here, {2: of_length(2.04)}, tolerance=0.02).outcome is HOLDS
+    short = accept_length.depth_curve(here, {2: of_length(2.05)}, tolerance=0.02)
     assert short.outcome is FALLS_SHORT
     assert "falls from 2 steps to 3 steps: 2.050 to 2.000" in short.message
 
 
 def test_beside_the_oracles_shallower_depth_a_fall_is_told_as_such() -> None:
     here = with_counts(50, depth=3)
-    short = accept_length.depth_curve(here, {2: of_length("2.05")}, tolerance=0.02, of_oracle=True)
+    short = accept_length.depth_curve(here, {2: of_length(2.05)}, tolerance=0.02, of_oracle=True)
     assert short.outcome is FALLS_SHORT
     assert "The figure of 2 steps is the oracle's, since no shallower depth was measured" in short.message
     assert "KV cache" not in short.message
 
 
 def test_small_falls_do_not_add_up_since_the_best_shallower_depth_counts() -> None:
-    shallower = {1: of_length("2.07"), 2: of_length("2.06"), 3: of_length("2.02")}
+    shallower = {1: of_length(2.07), 2: of_length(2.06), 3: of_length(2.02)}
     assert accept_length.depth_curve(with_counts(50, depth=5), shallower, tolerance=0.02).outcome is FALLS_SHORT
 
 
-@pytest.mark.parametrize("shallower", [{}, {1: of_length("2.0", "another")}])
-def test_one_depth_alone_compares_nothing_and_says_so(shallower: dict[int, ByPrompt]) -> None:
+@pytest.mark.parametrize("shallower", [{}, {1: of_length(2.0, "another")}])
+def test_one_depth_alone_compares_nothing_and_says_so(shallower: dict[int, dict[str, Counts]]) -> None:
     seen = accept_length.depth_curve(with_counts(50), shallower, tolerance=0.02)
     assert seen.outcome is UNDECIDED
     assert "compared with nothing" in seen.message
@@ -201,10 +200,10 @@ def test_one_depth_alone_compares_nothing_and_says_so(shallower: dict[int, ByPro
 def test_depths_are_compared_on_the_prompts_that_both_have(easy: int) -> None:
     """A prompt that only one depth has moves nothing, however hard or easy it is."""
     here = measurement(3, (sample("p0", verifies=50), sample("p1", verifies=easy)))
-    seen = accept_length.depth_curve(here, {2: of_length("2.0")}, tolerance=0.02)
+    seen = accept_length.depth_curve(here, {2: of_length(2.0)}, tolerance=0.02)
     assert (seen.outcome, seen.estimate) == (HOLDS, 2.0)
     assert "on 1 prompt. 1 prompt that only one of the two depths has left out." in seen.message
     fewer = accept_length.depth_curve(
-        with_counts(50, depth=3), {2: of_length("2.0", "p0") | of_length("1.0", "p1")}, tolerance=0.02
+        with_counts(50, depth=3), {2: of_length(2.0, "p0") | of_length(1.0, "p1")}, tolerance=0.02
     )
     assert (fewer.outcome, fewer.estimate) == (HOLDS, 2.0)

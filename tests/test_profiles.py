@@ -742,9 +742,9 @@ def test_an_oracle_tells_counts_and_digests(oracle: profiles.Oracle) -> None:
     assert oracle.text_sha256("a") == "aa"
 
 
-def test_an_oracle_has_counts_of_the_prompts_and_depths_that_it_knows(oracle: profiles.Oracle) -> None:
-    assert oracle.counts(1, ["a", "b", "c"]) == {"a": (2, 1), "b": (2, 2)}
-    assert oracle.counts(2, ["a", "b"]) == {}
+def test_an_oracle_has_verifies_of_the_prompts_and_depths_that_it_knows(oracle: profiles.Oracle) -> None:
+    assert oracle.known_verifies(1, ["a", "b", "c"]) == {"a": 1, "b": 2}
+    assert oracle.known_verifies(2, ["a", "b"]) == {}
 
 
 def test_an_oracles_accept_length_is_all_tokens_over_all_verifies(oracle: profiles.Oracle) -> None:
