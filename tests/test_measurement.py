@@ -41,6 +41,15 @@ def test_throughput_is_accept_length_over_seconds_per_cycle() -> None:
     assert one.throughput == pytest.approx(one.accept_length / one.seconds_per_cycle, rel=1e-12)
 
 
+def test_completions_thrown_away_as_warm_up_leave_the_figures_of_counts_as_they_are() -> None:
+    """A prompt of three tokens per verify and one of one and a half: lost from a sum, either would move it."""
+    both = [sample(p, repeat=k, tokens=31, verifies=v) for k in (0, 1) for p, v in (("a", 10), ("b", 20))]
+    whole, late = (measurement(2, tuple(samples)) for samples in (both, both[1:]))
+    assert late.accept_length == whole.accept_length == 2.0
+    assert late.throughput == pytest.approx(late.accept_length / late.seconds_per_cycle)
+    assert (late.tokens, late.verifies) == (90, 50)
+
+
 def test_samples_of_a_prompt_come_by_repeat() -> None:
     mixed = measurement(2, (sample("a", repeat=1), sample("b"), sample("a")))
     assert [s.repeat for s in mixed.of_prompt("a")] == [0, 1]
