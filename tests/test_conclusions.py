@@ -163,6 +163,12 @@ def test_plain_server_and_depths_alike_are_the_host_or_the_engine() -> None:
     assert set(seen.values()) == {(Cause.HOST_OR_ENGINE,)}
 
 
+def test_of_a_plain_server_that_alone_was_measured_it_is_not_said_that_others_stayed() -> None:
+    (only,) = conclude({0: moved(0, cycle=-0.05)}).values()
+    assert only.causes == (Cause.HOST_OR_ENGINE,)
+    assert "Only the plain server was measured" in only.message
+
+
 def test_plain_server_and_depths_that_moved_by_different_amounts_are_not_alike() -> None:
     seen = causes(moved(0, cycle=-0.05), moved(2, verify=-0.10))
     assert seen == {0: (Cause.PLAIN_SERVER,), 2: (Cause.VERIFY,)}

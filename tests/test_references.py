@@ -399,6 +399,14 @@ def test_old_boots_are_forgotten_beyond_twenty(path: Path) -> None:
 # Improvements
 
 
+def test_what_an_accepted_sweep_lost_against_the_one_before_is_said() -> None:
+    slower = replace(verdict("cycle time", Outcome.FALLS_SHORT), estimate=0.8)
+    assert references.worse([slower, *FLOORS]) == (
+        "It is worse than the one that it replaces: cycle time at 2 steps (-20.0 %)."
+    )
+    assert references.worse([verdict("cycle time"), verdict("throughput", Outcome.FALLS_SHORT)]) is None
+
+
 def test_improvements_are_offered_not_taken() -> None:
     better = [verdict(regressions.CYCLE_TIME, lower=1.005), verdict("throughput", lower=1.5)]
     assert references.offer(better) == (

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import stat
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from fixtures import plan, profiles, results
 from tests.kit.builders import measurement
 from tests.kit.mounts import mounted
+from tests.kit.scratch import ROOT
 
 NOW = datetime(2026, 11, 29, 3, 15, tzinfo=UTC)
 
@@ -57,6 +61,33 @@ def test_a_resumed_sweep_keeps_its_finished_depths_and_moves_the_rest_aside(tmp_
     (aside,) = tmp_path.glob("before-20261129T031500-*")
     assert sorted(p.name for p in aside.iterdir()) == ["depth-20.log", "depth-3.log", "depth-3.refused.json"]
     assert sorted(p.name for p in tmp_path.glob("depth-*")) == ["depth-2.json", "depth-2.log"]
+
+
+HOLD = """
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from subprocess import PIPE
+from fixtures import results
+results.prepare(Path(sys.argv[1]), datetime.now(UTC))
+print("holds", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_folder_that_another_session_measures_into_is_left_as_it_is(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "night")], cwd=ROOT, stdin=PIPE, stdout=PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "holds\n"
+        (tmp_path / "night" / "depth-0.log").write_text("lives")
+        with pytest.raises(results.ResultsError, match="night: another session is measuring into it"):
+            results.prepare(tmp_path / "night", NOW)
+        assert (tmp_path / "night" / "depth-0.log").read_text() == "lives"
+        other.kill()
+    results.prepare(tmp_path / "night", NOW)
+    results.prepare(tmp_path / "night", NOW)  # its own
 
 
 def test_a_folder_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:

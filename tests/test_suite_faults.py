@@ -268,6 +268,22 @@ def test_a_lease_held_by_another_run_is_waited_for_and_told(suite: Suite) -> Non
     assert other.left == []
 
 
+@pytest.mark.parametrize("option", ["--perf-results", "--perf-resume"])
+def test_a_folder_that_a_live_sweep_measures_into_is_not_touched(suite: Suite, option: str) -> None:
+    suite.profile(2)
+    suite.faults(d2={"streaming": [["wait_for", "go"]]})
+    first = suite.start("-k", "eagle3")
+    first.until("waiting", depth=2)
+    before = sorted(path.name for path in suite.results.iterdir())
+    second = suite.run("-k", "eagle3", f"{option}={suite.results}")
+    assert second.status == pytest.ExitCode.USAGE_ERROR
+    assert second.lines(f"{option} {suite.results}: another session is measuring into it")
+    assert second.booted == []
+    assert sorted(path.name for path in suite.results.iterdir()) == before
+    suite.go("go")
+    assert first.wait().status == 0
+
+
 # --- disks and logs ---
 
 

@@ -61,6 +61,8 @@ def test_a_floor_that_noise_leaves_open_asks_for_another_pass(suite: Suite) -> N
     profile(suite, 2)
     run = suite.run("-k", "throughput")
     assert run.status == 0, run.output
+    assert run.lines("Not judged, since no test of it ran: text, accept length at 2 steps.")
+    assert run.lines("holds as far as judged")
     assert passes(suite, 0) == [0] * PROMPTS
     assert completions(suite.measured(2)) == 1 + 2 * PROMPTS
     assert passes(suite, 2)[-1] == 1

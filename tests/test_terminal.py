@@ -94,6 +94,14 @@ def test_refused_completions_are_told_with_the_first_ones_reason() -> None:
     ]
 
 
+def test_what_no_test_looked_at_is_said_once_for_depths_alike() -> None:
+    left = {2: ["text", "throughput"], 1: ["text", "throughput"], 5: ["text"]}
+    assert list(terminal.not_judged(left)) == [
+        "Not judged, since no test of it ran: text, throughput at 1 step, 2 steps.",
+        "Not judged, since no test of it ran: text at 5 steps.",
+    ]
+
+
 def logged(depth: int, log: str) -> Measurement:
     m = measurement(depth)
     return replace(m, server=replace(m.server, log=log))
