@@ -522,6 +522,20 @@ def test_a_path_that_is_not_there_is_named_whole(tmp_path: Path) -> None:
         profiles.load(f"{tmp_path}/no.toml")
 
 
+@pytest.mark.parametrize(
+    ("there", "told"),
+    [
+        (("b.toml", "a.toml", "notes.md"), "name a profile in it: a.toml, b.toml"),
+        (("notes.md",), "there is no profile in it; name a .toml file"),
+    ],
+)
+def test_a_folder_in_a_profiles_place_is_said_to_be_one(tmp_path: Path, there: tuple[str, ...], told: str) -> None:
+    for name in there:
+        (tmp_path / name).touch()
+    with pytest.raises(profiles.ProfileError, match=f"^{tmp_path}: is a folder; {told}$"):
+        profiles.load(f"{tmp_path}/")
+
+
 def test_a_profile_is_loaded_by_its_path_too(tmp_path: Path) -> None:
     (tmp_path / "my.v2.toml").write_text(GOOD)
     assert profiles.load(f"{tmp_path}/my.v2.toml").name == "my.v2"

@@ -69,6 +69,13 @@ def test_what_is_no_sweep_of_this_profile_is_refused(folder: Path, options: dict
         opened(folder, **options)
 
 
+def test_a_folder_that_is_not_there_and_a_file_are_said_to_be_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name, what in (("nope", "there is no such folder"), ("file", "is a file")):
+        with pytest.raises(opening.NotReady, match=f"^--perf-kept {tmp_path}/{name}: {what}; give the folder of a"):
+            opened(tmp_path / name)
+
+
 def written(folder: Path, *depths: int, **changes: object) -> Path:
     """The first sweep's plain server and 2 steps, or so many depths, changed alike."""
     for depth in depths or (0, 2):
