@@ -246,6 +246,14 @@ def test_what_would_make_a_fall_doubtful_is_no_reference(tmp_path: Path) -> None
     night.accept(measured, ADA, alternated={}, failed=(), findings={2: (uneven,)})
 
 
+def test_what_became_better_is_offered_unless_a_test_failed(tmp_path: Path) -> None:
+    night = with_reference(tmp_path)
+    night.judged(Verdict(CYCLE_TIME, 2, Outcome.HOLDS, 1.2, 1.1, 1.3, 1.0, 24, "The paragraph."))
+    offered = [line for line in night.remarks(night_of(0, passes=1)) if "Better than the reference" in line]
+    assert len(offered) == 1
+    assert [*night.remarks(night_of(0, passes=1), failed=True)] == []
+
+
 # Where references lie
 
 
