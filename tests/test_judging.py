@@ -71,6 +71,14 @@ def test_a_memory_that_can_not_be_written_is_said_and_fails_nothing(tmp_path: Pa
     )
 
 
+def test_a_broken_memory_is_said_once_the_night_is_remembered(tmp_path: Path) -> None:
+    night = judging(tmp_path)
+    night.memory.write_text("{")
+    night.judged(verdict(Outcome.UNDECIDED))
+    assert (night.remember() or "").startswith(f"{night.memory} could not be read (not JSON: ")
+    assert night.remember() is None
+
+
 def test_a_memory_on_a_full_disk_is_said_in_one_sentence_with_its_path_once(tmp_path: Path) -> None:
     night = judging(tmp_path)
     night.judged(verdict(Outcome.HOLDS))
