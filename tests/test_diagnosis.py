@@ -159,6 +159,12 @@ def test_a_flag_that_is_not_there_is_named_with_the_version() -> None:
     assert found.what == "SGLang 0.5.23 doesn't know the flag --no-such-flag."
 
 
+def test_the_line_that_a_port_was_taken_ends_before_the_remedy_begins() -> None:
+    told = str(diagnose(read(CPU / "boot_failure_port_taken.log")))
+    assert told.startswith("A port was taken: ")
+    assert told.endswith("address already in use. Set launch.port = 0, or end who holds it.")
+
+
 def test_a_missing_folder_is_named() -> None:
     assert "The model /models/absent can't be found." in str(diagnose(read(CPU / "boot_failure_no_such_folder.log")))
 

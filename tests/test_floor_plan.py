@@ -111,7 +111,7 @@ ARROWS = {
     "drilling": {"engine.drill", "pairs", "results"},
     "replay": set(),
     "benchmark_storage": {"replay"},
-    "endings": {"benchmark_storage", "results"},
+    "endings": {"benchmark_storage", "checkout", "results"},
     "references": {"results"},
     "nights": {"results"},
     "results": set(),

@@ -71,6 +71,14 @@ def test_a_memory_that_can_not_be_written_is_said_and_fails_nothing(tmp_path: Pa
     )
 
 
+def test_a_broken_memory_is_said_once_the_night_is_remembered(tmp_path: Path) -> None:
+    night = judging(tmp_path)
+    night.memory.write_text("{")
+    night.judged(verdict(Outcome.UNDECIDED))
+    assert (night.remember() or "").startswith(f"{night.memory} could not be read (not JSON: ")
+    assert night.remember() is None
+
+
 def test_a_memory_on_a_full_disk_is_said_in_one_sentence_with_its_path_once(tmp_path: Path) -> None:
     night = judging(tmp_path)
     night.judged(verdict(Outcome.HOLDS))
@@ -244,6 +252,14 @@ def test_what_would_make_a_fall_doubtful_is_no_reference(tmp_path: Path) -> None
     with pytest.raises(NoReference, match=r"is left as it was: clocks-throttled at 2 steps\.$"):
         night.accept(measured, ADA, alternated={}, failed=(), findings={0: (), 2: (slow, uneven)})
     night.accept(measured, ADA, alternated={}, failed=(), findings={2: (uneven,)})
+
+
+def test_what_became_better_is_offered_unless_a_test_failed(tmp_path: Path) -> None:
+    night = with_reference(tmp_path)
+    night.judged(Verdict(CYCLE_TIME, 2, Outcome.HOLDS, 1.2, 1.1, 1.3, 1.0, 24, "The paragraph."))
+    offered = [line for line in night.remarks(night_of(0, passes=1)) if "Better than the reference" in line]
+    assert len(offered) == 1
+    assert [*night.remarks(night_of(0, passes=1), failed=True)] == []
 
 
 # Where references lie

@@ -76,3 +76,33 @@ def test_a_broken_memory_is_none(path: Path, text: str) -> None:
     path.parent.mkdir()
     path.write_text(text)
     assert nights.read(path) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [('{"throughput at', "not JSON: "), ("[]", "not what nights are remembered by")]
+)
+def test_a_broken_memory_is_kept_beside_and_said(path: Path, text: str, why: str) -> None:
+    path.parent.mkdir()
+    for name in ("broken-2026-11-03", "broken-2026-11-03-2"):
+        path.write_text(text)
+        told = nights.remember(path, [verdict(UNDECIDED)], "2026-11-03")
+        assert told is not None
+        assert told.startswith(f"{path} could not be read ({why}")
+        assert f"The file is kept as {path.name}.{name}; " in told
+        assert path.with_name(f"{path.name}.{name}").read_text() == text
+        assert nights.read(path) == {"throughput at 2": nights.Memory(1, "2026-11-03", "")}
+    assert nights.remember(path, [verdict(UNDECIDED)], "2026-11-04") is None
+
+
+def test_a_broken_memory_stays_where_it_is_while_no_other_can_be_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError("full")
+
+    path.parent.mkdir()
+    path.write_text("{")
+    monkeypatch.setattr(nights.results, "replace_whole", full)
+    with pytest.raises(OSError, match="full"):
+        nights.remember(path, [verdict(UNDECIDED)], "2026-11-03")
+    assert [each.read_text() for each in path.parent.iterdir()] == ["{"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures import opening, results
+from fixtures import choosing, opening, results
 from fixtures.checkout import RESULTS, ROOT
 from fixtures.engine import command
 from fixtures.rehearsal import Unasked as Options
@@ -67,3 +67,15 @@ def test_nights_are_remembered_beside_the_sweeps_however_the_folder_is_written(m
     day = opening.open_day(Options(perf_wait=1.0), boots=False)
     monkeypatch.chdir(ROOT)
     assert opening.nights_file(Path("results/20261129T000000-x"), day.profile).parent == RESULTS
+
+
+def test_what_lists_tests_alone_tells_of_prompts_and_oracle_at_once_too(tmp_path: Path) -> None:
+    day = opening.open_day(Options(perf_wait=1.0), boots=False)
+    absent = {"prompts": tmp_path / "no.jsonl", "oracle": tmp_path / "no.json"}
+    profile = day.profile.model_copy(update={"workload": day.profile.workload.model_copy(update=absent)})
+    with pytest.raises(opening.NotReady) as refused:
+        choosing.data(profile)
+    told = [
+        f'{profile.file}: workload.{key} = "{file}": there is no such file; correct it' for key, file in absent.items()
+    ]
+    assert str(refused.value).splitlines() == told

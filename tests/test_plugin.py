@@ -38,6 +38,13 @@ def test_an_empty_value_is_refused_whatever_the_option(taking_values: dict[str, 
             how["type"](word)
 
 
+@pytest.mark.parametrize("word", ["-5", "-0.1", "nan", "soon"])
+def test_what_is_no_time_to_wait_is_refused(taking_values: dict[str, dict[str, Any]], word: str) -> None:
+    with pytest.raises(pytest.UsageError, match=f"^--perf-wait {word}: give seconds, 0 or more, .*Nothing was booted"):
+        taking_values["--perf-wait"]["type"](word)
+    assert taking_values["--perf-wait"]["type"]("0") == 0.0
+
+
 def test_a_value_is_read_as_what_the_option_takes(taking_values: dict[str, dict[str, Any]]) -> None:
     assert taking_values["--perf-results"]["type"]("here") == Path.cwd() / "here"
     assert taking_values["--perf-wait"]["type"]("2.5") == 2.5

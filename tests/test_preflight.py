@@ -215,7 +215,12 @@ def test_an_oracle_that_lacks_a_prompt_is_refused(tiny: Profile) -> None:
 
 def test_files_that_cannot_be_read_are_refused_with_each_of_their_lines(tiny: Profile) -> None:
     found = not_fine(tiny, facts(tiny, prompts="p:1: a\np:2: b", oracle="o: c", draft="d: e"))
-    assert [(f.check, f.text) for f in found] == [("draft", "d: e"), ("prompts", "p:1: a"), ("prompts", "p:2: b")]
+    assert [(f.check, f.text) for f in found] == [
+        ("draft", "d: e"),
+        ("prompts", "p:1: a"),
+        ("prompts", "p:2: b"),
+        ("oracle", "o: c"),
+    ]
 
 
 def test_an_unknown_nccl_variable_is_warned_of_with_the_nearest_one(tiny: Profile) -> None:
@@ -330,9 +335,12 @@ def test_what_is_not_there_is_said_where_it_is_missing(tiny: Profile, tmp_path: 
     profile = changed(tiny, "pair", target=tmp_path / "no", draft=tmp_path / "draft")
     profile = changed(profile, "workload", prompts=tmp_path / "no.jsonl")
     seen = preflight.look(profile, tmp_path, ())
-    assert seen.target == f"{tmp_path}/no: there is no such folder; correct pair.target, or fetch the model"
-    assert seen.draft == f"{tmp_path}/draft/config.json: there is no such file; pair.draft must be a model's folder"
-    assert seen.prompts == f"{tmp_path}/no.jsonl: there is no such file; correct workload.prompts in the profile"
+    toml = tiny.file
+    assert (
+        seen.target == f'{toml}: pair.target = "{tmp_path}/no": there is no such folder; correct it, or fetch the model'
+    )
+    assert seen.draft == f'{toml}: pair.draft = "{tmp_path}/draft": has no config.json; name a model\'s folder'
+    assert seen.prompts == f'{toml}: workload.prompts = "{tmp_path}/no.jsonl": there is no such file; correct it'
 
 
 @pytest.mark.parametrize(

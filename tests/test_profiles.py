@@ -522,6 +522,20 @@ def test_a_path_that_is_not_there_is_named_whole(tmp_path: Path) -> None:
         profiles.load(f"{tmp_path}/no.toml")
 
 
+@pytest.mark.parametrize(
+    ("there", "told"),
+    [
+        (("b.toml", "a.toml", "notes.md"), "name a profile in it: a.toml, b.toml"),
+        (("notes.md",), "there is no profile in it; name a .toml file"),
+    ],
+)
+def test_a_folder_in_a_profiles_place_is_said_to_be_one(tmp_path: Path, there: tuple[str, ...], told: str) -> None:
+    for name in there:
+        (tmp_path / name).touch()
+    with pytest.raises(profiles.ProfileError, match=f"^{tmp_path}: is a folder; {told}$"):
+        profiles.load(f"{tmp_path}/")
+
+
 def test_a_profile_is_loaded_by_its_path_too(tmp_path: Path) -> None:
     (tmp_path / "my.v2.toml").write_text(GOOD)
     assert profiles.load(f"{tmp_path}/my.v2.toml").name == "my.v2"
@@ -717,8 +731,17 @@ def test_a_file_without_prompts_is_refused(tmp_path: Path) -> None:
 def test_missing_prompts_name_the_key_to_correct(tmp_path: Path) -> None:
     with pytest.raises(profiles.ProfileError) as error:
         profiles.read_prompts(tmp_path / "no.jsonl")
-    expected = f"{tmp_path}/no.jsonl: there is no such file; correct workload.prompts in the profile"
-    assert str(error.value) == expected
+    assert str(error.value) == f'workload.prompts = "{tmp_path}/no.jsonl": there is no such file; correct it'
+
+
+def test_a_missing_oracle_is_said_to_be_missing_with_the_profile_and_the_key_that_names_it() -> None:
+    for profile, key in (
+        (parsed(("max_tokens = 64", 'max_tokens = 64\noracle = "no.json"')), "workload.oracle"),
+        (parsed(PAIR, ('"new.json"', '"no.json"')).with_draft("new"), "drafts.oracle of new"),
+    ):
+        with pytest.raises(profiles.ProfileError) as error:
+            profiles.oracle_of(profile)
+        assert str(error.value) == f'{FILE}: {key} = "/profiles/no.json": there is no such file; correct it'
 
 
 def oracle_text(**changes: object) -> str:

@@ -69,6 +69,13 @@ def test_what_is_no_sweep_of_this_profile_is_refused(folder: Path, options: dict
         opened(folder, **options)
 
 
+def test_a_folder_that_is_not_there_and_a_file_are_said_to_be_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name, what in (("nope", "there is no such folder"), ("file", "is a file")):
+        with pytest.raises(opening.NotReady, match=f"^--perf-kept {tmp_path}/{name}: {what}; give the folder of a"):
+            opened(tmp_path / name)
+
+
 def written(folder: Path, *depths: int, **changes: object) -> Path:
     """The first sweep's plain server and 2 steps, or so many depths, changed alike."""
     for depth in depths or (0, 2):
@@ -94,6 +101,17 @@ def test_what_can_not_be_judged_with_the_profile_is_refused(
 ) -> None:
     with pytest.raises(opening.NotReady, match=why):
         opened(written(tmp_path, 0, 1, 2, 3, 5, 10, **changes), **options)
+
+
+@pytest.mark.parametrize("name", ["depth-2.json", "depth-2.baseline.json"])
+def test_a_file_that_was_cut_off_is_to_be_fetched_again_since_nothing_is_measured(tmp_path: Path, name: str) -> None:
+    whole = written(tmp_path) / "depth-2.json"
+    (tmp_path / name).write_text(whole.read_text()[:2000])
+    with pytest.raises(opening.NotReady) as refused:
+        opened(tmp_path)
+    assert str(refused.value).startswith(f"--perf-kept {tmp_path}: {tmp_path}/{name}: ")
+    assert "Nothing is measured here: fetch the file again" in str(refused.value)
+    assert "measure that depth anew" not in str(refused.value)
 
 
 def test_a_depth_that_is_asked_for_and_not_there_is_refused(tmp_path: Path) -> None:

@@ -66,6 +66,17 @@ def test_what_is_accepted_takes_all_passes_that_a_night_may_take(accepted: tuple
     assert sum(map(len, cycles.values())) == len(measured["samples"])
 
 
+@pytest.mark.parametrize(("words", "offers"), [({}, 1), ({"3": "heaven"}, 0)], ids=["sound", "another text"])
+def test_what_became_faster_is_offered_only_where_no_test_failed(
+    known: Suite, words: Mapping[str, str], offers: int
+) -> None:
+    profile(known, 1, 2)
+    known.faults(d2={"cycle_factor": 0.1, "words": words})
+    run = known.run("-k", "reference or output")
+    assert run.failed() == ({"text_is_the_baselines[steps02]"} if words else set()), run.output
+    assert len(run.lines("Better than the reference: ", "at 2 steps", "--perf-accept")) == offers
+
+
 def test_a_slow_depth_fails_alone_and_says_what_fell_from_what_since_when(known: Suite) -> None:
     profile(known, 1, 2)
     known.faults(d2=SLOW)

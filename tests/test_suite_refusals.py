@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +41,7 @@ def refused(suite: Suite, *arguments: str, **options: Any) -> Run:
         ),
         pytest.param(
             lambda text: text.replace("./draft", "./drafts"),
-            "/drafts: there is no such folder; correct pair.draft, or fetch the model",
+            '/drafts": there is no such folder; correct it, or fetch the model',
             id="a-missing-folder",
         ),
     ],
@@ -49,6 +50,21 @@ def test_a_wrong_profile_is_one_message(suite: Suite, changed: Callable[[str], s
     suite.profile(changed=changed)
     run = refused(suite)
     assert run.lines("ERROR: ", told), run.output
+
+
+@pytest.mark.parametrize(("option", "begins"), [("-k=eagle3", ""), ("--perf-preflight", "refused  {check}: ")])
+def test_all_files_that_are_missing_are_told_at_once_with_profile_and_key(
+    suite: Suite, option: str, begins: str
+) -> None:
+    suite.profile()
+    profile = suite.folder / "small.toml"
+    text, found = re.subn(r'(?m)^(prompts|oracle|draft) = ".*"$', r'\1 = "./absent"', profile.read_text())
+    assert found == 3
+    profile.write_text(text)
+    run = refused(suite, option)
+    for key in ("workload.prompts", "workload.oracle", "pair.draft"):
+        told = f'{profile}: {key} = "{suite.folder}/absent": there is no such '
+        assert run.lines(begins.format(check=key.partition(".")[2]) + told), run.output
 
 
 def test_a_draft_that_is_a_pointer_of_git_lfs_is_refused(suite: Suite) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from tests.kit.scratch import ROOT
 from tests.kit.suite import Run, Suite, suite_in
 from tests.kit.warm import Warm
 
@@ -164,21 +165,37 @@ def test_a_launch_that_is_not_what_was_asked_is_annotated_and_told_among_the_che
     assert re.search(r"1 step: .*speculative_num_steps", page)
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_anything_boots(suite: Suite, tmp_path: Path) -> None:
+ASKED = pytest.mark.parametrize(
+    ("option", "begins"), [("-k=eagle3", "ERROR: "), ("--perf-preflight", "refused  files: ")]
+)
+"""A run, and what is told before one; how each begins a refusal."""
+
+
+@ASKED
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_boots(
+    suite: Suite, tmp_path: Path, option: str, begins: str
+) -> None:
     suite.profile(1)
     (tmp_path / "file").write_text("")
-    run = suite.run("-k", "eagle3", "--perf-report", str(tmp_path / "file"))
+    run = suite.run(option, "--perf-report", str(tmp_path / "file"))
     assert run.status == pytest.ExitCode.USAGE_ERROR
     assert run.booted == []
-    assert run.lines("--perf-report", "Nothing was booted")
+    assert run.lines(f"{begins}--perf-report {tmp_path}/file: Not a directory.", "nothing was booted")
     assert not suite.results.exists()
 
 
-def test_without_matplotlib_a_page_is_refused_before_anything_boots(suite: Suite, tmp_path: Path) -> None:
+@ASKED
+@pytest.mark.parametrize(
+    "error", ["ImportError('it is broken')", "ModuleNotFoundError(\"No module named 'matplotlib'\", name='matplotlib')"]
+)
+def test_without_matplotlib_a_page_is_refused_before_anything_boots_and_the_extra_named(
+    suite: Suite, tmp_path: Path, option: str, begins: str, error: str
+) -> None:
     suite.profile(1)
     (tmp_path / "matplotlib").mkdir()
-    (tmp_path / "matplotlib/__init__.py").write_text("raise ImportError('no matplotlib here')\n")
-    run = suite.run("-k", "eagle3", "--perf-report", str(tmp_path / "report"), PYTHONPATH=str(tmp_path))
+    (tmp_path / "matplotlib/__init__.py").write_text(f"raise {error}\n")
+    run = suite.run(option, "--perf-report", str(tmp_path / "report"), PYTHONPATH=str(tmp_path))
     assert run.status == pytest.ExitCode.USAGE_ERROR
     assert run.booted == []
-    assert run.lines("matplotlib", "pip install -e '.[report]'")
+    assert run.lines(f"{begins}--perf-report {tmp_path}/report: ", f" -m pip install -e '{ROOT}[report]'")
+    assert not (tmp_path / "report").exists()

@@ -348,18 +348,25 @@ def test_a_window_with_enough_good_samples_gives_a_figure(good: int, refused: in
 @pytest.mark.parametrize(
     ("good", "refused", "share", "message"),
     [
-        (8, 2, 0.9, "8 good samples of 10, at least 90% are needed. p0 (pass 0): why 0; p1 (pass 0): why 1"),
-        (0, 1, 0.1, "0 good samples of 1, at least 10% are needed. p0 (pass 0): why 0"),
+        (8, 2, 0.9, "8 good samples of 10, at least 90% are needed. p0 (pass 0): why 0; p1 (pass 0): why 1."),
+        (0, 1, 0.1, "0 good samples of 1, at least 10% are needed. p0 (pass 0): why 0."),
         (
             0,
             5,
             0.9,
             (
                 "0 good samples of 5, at least 90% are needed. "
-                "p0 (pass 0): why 0; p1 (pass 0): why 1; p2 (pass 0): why 2; and 2 more"
+                "p0 (pass 0): why 0; p1 (pass 0): why 1; p2 (pass 0): why 2; and 2 more."
             ),
         ),
     ],
 )
 def test_a_window_with_too_few_says_how_many_and_why(good: int, refused: int, share: float, message: str) -> None:
     assert workload.too_few(window(good, refused), share) == message
+
+
+def test_a_reason_that_is_a_question_gets_no_second_end() -> None:
+    asked = Window(refusals=(Refusal("p0", 0, "do they fit into the server's context length?"),))
+    told = workload.too_few(asked, 0.9)
+    assert told is not None
+    assert told.endswith("context length?")
