@@ -63,6 +63,14 @@ def test_there_is_no_baseline_of_the_draft_alone_to_resume_from(tmp_path: Path) 
         opening.resumed(Options(perf_resume=tmp_path), day, opening.preflight.Interpreter("python"))
 
 
+def test_what_is_no_folder_is_nothing_to_resume_and_is_told_as_what_it_is(tmp_path: Path) -> None:
+    day = opening.open_day(Options(perf_wait=1.0), boots=False)
+    (tmp_path / "file").touch()
+    for name, what in (("gone", "there is no such folder"), ("file", "is a file")):
+        with pytest.raises(opening.NotReady, match=f"--perf-resume .*/{name}: {what}; give the folder of the sweep"):
+            opening.resumed(Options(perf_resume=tmp_path / name), day, opening.preflight.Interpreter("python"))
+
+
 def test_nights_are_remembered_beside_the_sweeps_however_the_folder_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     day = opening.open_day(Options(perf_wait=1.0), boots=False)
     monkeypatch.chdir(ROOT)
