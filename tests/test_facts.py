@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from fixtures.analysis.causes import RULES, Cause, ranked
-from fixtures.analysis.facts import compare, context, key
+from fixtures.analysis.facts import compare, context, key, same_gpus
 from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.records import beyond, differences, over
 from fixtures.analysis.reference import Accepted, Reference, from_json, of_sweep, to_json
@@ -100,3 +100,11 @@ def test_what_lies_beyond_a_common_record_gives_the_record_back() -> None:
     common, own = {"a": 1, "b": {"x": 1, "y": 2}}, {"b": {"x": 1, "y": 3}, "c": 4}
     assert beyond(common, own) == {"a": None, "b": {"y": 3}, "c": 4}
     assert list(differences(over(common, beyond(common, own)), own)) == []
+
+
+def test_gpus_that_a_reference_has_besides_are_no_other_ones() -> None:
+    """Older references have all of their host's, those too that no server took."""
+    then = {"accelerators": [{"uuid": "GPU-a"}, {"uuid": "GPU-b"}]}
+    on = {name: replace(served(), host={"accelerators": [{"uuid": name}]}) for name in ("GPU-b", "GPU-c")}
+    assert [same_gpus(then, one) for one in on.values()] == [True, False]
+    assert same_gpus({"accelerators": [{"uuid": None}]}, on["GPU-b"]) is None

@@ -92,6 +92,13 @@ def test_a_gpu_that_was_slowed_down_in_one_boot_shows_on() -> None:
     ]
 
 
+def test_a_driver_that_does_not_answer_at_a_later_boot_takes_nothing_of_the_earlier_one() -> None:
+    one, two = (of_boot(first, mean_ms=1.0, cycles=1, graphs=1.0) for first in (0, 2))
+    slowed = on_gpu("hw_thermal_slowdown", mhz=900)
+    both = joined(replace(one, host=slowed), replace(two, host={"accelerators_error": "NVML: unknown error"}))
+    assert both.host == {"accelerators_error": "NVML: unknown error", "accelerators": slowed["accelerators"]}
+
+
 def test_each_boot_has_the_passes_from_its_first_to_the_next_ones() -> None:
     both = joined(of_boot(0, mean_ms=1.0, cycles=1, graphs=1.0), of_boot(2, mean_ms=1.0, cycles=1, graphs=1.0))
     assert [[s.repeat for s in boot.samples] for boot in by_boot(both)] == [[0, 1], [2, 3]]

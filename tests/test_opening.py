@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fixtures import choosing, opening, results
+from fixtures.analysis.checks import Check
 from fixtures.checkout import RESULTS, ROOT
 from fixtures.engine import command
 from fixtures.rehearsal import Unasked as Options
@@ -69,6 +72,16 @@ def test_what_is_no_folder_is_nothing_to_resume_and_is_told_as_what_it_is(tmp_pa
     for name, what in (("gone", "there is no such folder"), ("file", "is a file")):
         with pytest.raises(opening.NotReady, match=f"--perf-resume .*/{name}: {what}; give the folder of the sweep"):
             opening.resumed(Options(perf_resume=tmp_path / name), day, opening.preflight.Interpreter("python"))
+
+
+def test_how_the_host_felt_while_the_plain_server_was_alone_bars_no_sweep_that_alternated() -> None:
+    day = opening.open_day(Options(perf_wait=1.0), boots=False)
+    noisy = replace(measurement(0), scheduler={"wall": 100.0, "cpu": 80.0, "waited": 15.0})
+    for alternated in ({}, {2: noisy}):
+        day.sweep = SimpleNamespace(measured={0: noisy}, alternated=alternated, before={}, again=None)  # type: ignore[assignment]
+        barred = {finding.check for finding in day.findings_accepted(0)}
+        assert (Check.NOISY_HOST in barred) is (not alternated)
+        assert Check.NOISY_HOST in {finding.check for finding in day.findings(0)}
 
 
 def test_nights_are_remembered_beside_the_sweeps_however_the_folder_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

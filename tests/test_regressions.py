@@ -269,16 +269,23 @@ def test_other_tokens_in_as_many_verifies_have_moved() -> None:
 
 
 def test_a_count_that_the_reference_has_shown_has_not_moved() -> None:
-    unsteady = {**STEADY, "p1": [(101, 50)] * 9 + [(101, 54)]}
-    for shown in ((101, 54), (101, 50)):
+    unsteady = {**STEADY, "p1": [(101, 50)] * 9 + [(101, 52)]}
+    for shown, lost in (((101, 52), 1.8), ((101, 50), -0.2)):
         verdict = counted(unsteady, {**STEADY, "p1": [shown] * 2})
-        assert (verdict.outcome, verdict.estimate) == (HOLDS, 1.0)
+        assert (verdict.outcome, verdict.estimate) == (HOLDS, pytest.approx(150.2 / (150.2 + lost)))
         assert not regressions.improved(verdict)
         assert "ones that the reference has shown" in verdict.message
         assert "on 1 prompt: p1." in verdict.message
-    new = counted(unsteady, {**STEADY, "p1": [(101, 54), (101, 55)]})
+    new = counted(unsteady, {**STEADY, "p1": [(101, 52), (101, 55)]})
     assert new.outcome is FALLS_SHORT
-    assert "p1: 54, 55 instead of 50, 54." in new.message
+    assert "p1: 52, 55 instead of 50, 52." in new.message
+
+
+def test_counts_that_were_rare_and_are_the_rule_now_do_not_hold() -> None:
+    odd = {p: [(101, 100)] + [(101, 50)] * 9 for p in STEADY}
+    verdict = counted(odd, {p: [(101, 100)] * 10 for p in STEADY})
+    assert (verdict.outcome, verdict.estimate) == (UNDECIDED, pytest.approx(0.55))
+    assert "come more often tonight, which moves it by -45.0 % as a whole" in verdict.message
 
 
 def test_tokens_of_one_completion_and_verifies_of_another_have_not_been_shown() -> None:

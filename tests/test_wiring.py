@@ -70,13 +70,13 @@ def test_what_is_expected_is_the_profiles_before_the_oracles_before_the_referenc
     ("accepted", "outcome"),
     [
         ((10,), Outcome.UNDECIDED),
-        ((66,), Outcome.UNDECIDED),
+        ((66,), Outcome.HOLDS),  # no interval, and nothing that looks collapsed
         ((10, 90), Outcome.UNDECIDED),  # 0.50, and prompts that differ so much could be anything
         ((10, 10), Outcome.FALLS_SHORT),
         ((64, 66), Outcome.HOLDS),
     ],
 )
-def test_too_few_prompts_to_tell_are_undecided(accepted: tuple[int, ...], outcome: Outcome) -> None:
+def test_what_looks_collapsed_to_too_few_prompts_is_undecided(accepted: tuple[int, ...], outcome: Outcome) -> None:
     """Of 100 verifies of each prompt so many accept the first guess; 65 are expected."""
     samples = (
         replace(sample(f"p{n}", tokens=101 + k, verifies=100), accepted_histogram=(100 - k, k))
