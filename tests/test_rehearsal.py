@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fixtures import rehearsal
+from fixtures.engine.drill import DrillError
 from fixtures.report.rehearsed import BEGIN, END, Concluded, Record, Rehearsed, from_json, markdown, placed, to_json
 from tests.kit.suite import Suite
 
@@ -14,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORDED = {
     "docs/attribution.md": "perf/recordings/cpu/drills.json",
     "docs/h200.md": "perf/recordings/h200/2026-11-30-drills/record.json",
+    "docs/h200-one-percent.md": "perf/recordings/h200/2026-11-30-one-percent/record.json",
     "docs/h200x2.md": "perf/recordings/h200x2/2026-11-30-drills/record.json",
 }
 """Document → the record whose table is in it."""
@@ -66,7 +69,13 @@ RECORD = Record(
     max_tokens=64,
     passes=2,
     alternated=True,
-    nights=(night("none"), night("slow-draft=5ms", d2=("draft",)), night("slow-baseline=50%", d0=("draft", "cycle"))),
+    nights=(
+        night("none"),
+        night("slow-draft=5ms", d2=("draft",)),
+        night("slow-baseline=9%", d0=("draft", "cycle")),
+        Rehearsed("slow-verify=1%", {}, {2: ("cycle time",)}),
+        night("slow-verify=0.1%"),
+    ),
 )
 
 
@@ -82,14 +91,16 @@ def test_the_table_has_a_row_for_each_night_and_its_sentences_below() -> None:
     assert head.endswith(" 2 × each, taking turns with a plain server.")
     assert table == [
         "",
-        "| injected | alarm of | concluded | besides | |",
-        "|---|---|---|---|---|",
-        "| none | nothing | nothing | nothing | right |",
-        "| slow-draft=5ms | 2 steps: cycle time | 2 steps: draft | nothing | right |",
-        "| slow-baseline=50% | plain server: cycle time | plain server: draft | plain server: cycle | wrong |",
+        "| injected | alarm of | left open | concluded | besides | |",
+        "|---|---|---|---|---|---|",
+        "| none | nothing | nothing | nothing | nothing | right |",
+        "| slow-draft=5ms | 2 steps: cycle time | nothing | 2 steps: draft | nothing | right |",
+        "| slow-baseline=9% | plain server: cycle time | nothing | plain server: draft | plain server: cycle | wrong |",
+        "| slow-verify=1% | nothing | 2 steps: cycle time | nothing | nothing | undecided |",
+        "| slow-verify=0.1% | nothing | nothing | nothing | nothing | missed |",
         "",
         "- slow-draft=5ms: “slow-draft=5ms it was.”",
-        "- slow-baseline=50%: “slow-baseline=50% it was.”",
+        "- slow-baseline=9%: “slow-baseline=9% it was.”",
     ]
 
 
@@ -108,12 +119,36 @@ def test_the_documents_table_is_the_recorded_one(document: str) -> None:
     assert placed(text, from_json((ROOT / RECORDED[document]).read_text(encoding="utf-8"))) == text
 
 
-@pytest.mark.parametrize("document", ["docs/h200.md", "docs/h200x2.md"])
+@pytest.mark.parametrize("document", [each for each in RECORDED if "h200" in each])
 def test_nights_of_drills_judged_again_give_the_record_that_was_made_of_them(document: str, tmp_path: Path) -> None:
     record, into = ROOT / RECORDED[document], tmp_path / "record.json"
     profile = from_json(record.read_text(encoding="utf-8")).profile
     rehearsal.main(["--again", str(record.parent), "--profile", profile, "--into", str(into)])
     assert into.read_text(encoding="utf-8") == record.read_text(encoding="utf-8")
+
+
+def test_the_table_says_how_many_nights_were_the_reference() -> None:
+    head = markdown(replace(RECORD, quiet=3)).splitlines()[0]
+    assert head.endswith(" 2 × each, taking turns with a plain server, against 3 nights without a fault.")
+
+
+def test_more_nights_without_a_fault_than_there_are_or_none_at_all_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = (ROOT / RECORDED["docs/h200.md"]).parent
+    words = ["--again", str(folder), "--profile", "h200-llama8b-shape", "--into", str(tmp_path / "record.json")]
+    with pytest.raises(SystemExit, match=r"4 nights .* were asked for \(--quiet\), and there are 3"):
+        rehearsal.main([*words, "--quiet", "4"])
+    with pytest.raises(SystemExit):
+        rehearsal.main([*words, "--quiet", "0"])
+    assert "'0' isn't a number of nights, 1 or more" in capsys.readouterr().err
+
+
+def test_nights_that_differ_are_no_reference_together() -> None:
+    nights = list(rehearsal.kept((ROOT / RECORDED["docs/h200.md"]).parent, 2))
+    wrong = next(night for night in nights if night.injected.startswith("wrong-layers"))
+    with pytest.raises(DrillError, match="the nights without a fault differ"):
+        rehearsal.together([nights[0], wrong])
 
 
 def test_what_is_no_rehearsals_folder_is_refused(tmp_path: Path) -> None:
@@ -135,7 +170,7 @@ def test_what_is_no_drill_boots_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-def test_drills_in_a_row_on_the_stand_in_are_held_against_the_first_night(
+def test_drills_in_a_row_on_the_stand_in_are_held_against_the_first_two_nights(
     suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wide = "\n[reference]\ndelta = 0.9\nplain_delta = 0.9\nbeta = 0.05\n"
@@ -143,17 +178,19 @@ def test_drills_in_a_row_on_the_stand_in_are_held_against_the_first_night(
     monkeypatch.setenv("EAGLE3_PERF_LOCKS", str(suite.locks))
     into = suite.folder / "drills.json"
     where = ["--profile", str(file), "--results", str(suite.results), "--into", str(into)]
-    rehearsal.main(["wrong-layers=0,1,2", "slow-baseline=400%", "--passes", "2", *where])
-    layers, plain = from_json(into.read_text(encoding="utf-8")).nights
+    rehearsal.main(["wrong-layers=0,1,2", "slow-baseline=400%", "--passes", "2", "--quiet", "2", *where])
+    record = from_json(into.read_text(encoding="utf-8"))
+    layers, plain = record.nights
+    assert record.quiet == 2
     # Other work on the machine may move a time besides.
     assert layers.alarms[2].causes[0] == "wrong layers"
     assert {*layers.alarms[2].detected} >= {"accept length kept", "first acceptance"}
     assert layers.alarms[2].sentence.startswith("2 steps lost ")
     assert (plain.alarms[0].detected, plain.alarms[0].causes) == (("cycle time",), ("plain server",))
     booted = [line["depth"] for line in suite.record() if line["event"] == "booting"]
-    assert booted == [0, 2, 2, 0, 2], "the plain server stays up until it is the one with the fault"
+    assert booted == [0, 2, 2, 2, 0, 2], "the plain server stays up until it is the one with the fault"
     assert suite.left(suite.record()) == []
-    folders = ["01-none", "02-wrong-layers", "03-slow-baseline"]
+    folders = ["01-none", "02-none", "03-wrong-layers", "04-slow-baseline"]
     assert sorted(path.name for path in suite.results.iterdir() if path.is_dir()) == folders
 
 
