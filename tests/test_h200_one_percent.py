@@ -11,7 +11,7 @@ import pytest
 
 from fixtures import rehearsal
 from fixtures.analysis.measurement import Measurement
-from fixtures.analysis.verdicts import Outcome
+from fixtures.analysis.verdicts import Outcome, Verdict
 from fixtures.report.recorded import phases_table
 from fixtures.report.rehearsed import QUIET, Record, from_json
 
@@ -39,23 +39,27 @@ def test_the_table_of_larger_references_is_the_recordings(tmp_path: Path) -> Non
     assert "\n".join(["<!-- nights -->", *rows, "<!-- /nights -->"]) in PAGE
 
 
-def test_every_slower_verify_is_seen_against_two_nights_and_no_control_raises_an_alarm(tmp_path: Path) -> None:
-    record = again(2, tmp_path)
-    assert record.quiet == 2
-    assert [night.worth for night in record.nights] == ["right"] * 6
+def open_night(quiet: int) -> Verdict:
+    """Of the night that a single one without a fault leaves open, against so many."""
+    words = ["--again", str(FOLDER), "--profile", "h200-llama8b-shape", "--into", "unwritten"]
+    day = rehearsal.opened(rehearsal.parser().parse_args(words))
+    day.judging.reference = rehearsal.together([n for n in NIGHTS if n.injected == QUIET][:quiet])
+    gate = day.judging.gate(NIGHTS[5].plain)
+    assert gate
+    return gate.cycle_time(NIGHTS[5].tonight()[2])
 
 
 def test_the_night_that_is_left_open_lost_what_the_page_says() -> None:
-    words = ["--again", str(FOLDER), "--profile", "h200-llama8b-shape", "--into", "unwritten"]
-    day = rehearsal.opened(rehearsal.parser().parse_args(words))
-    day.judging.reference = NIGHTS[0].reference()
-    open_ = NIGHTS[5]
-    gate = day.judging.gate(open_.plain)
-    assert gate
-    seen = gate.cycle_time(open_.tonight()[2])
+    seen = open_night(1)
     assert seen.outcome is Outcome.UNDECIDED
     lost, least, most = (100 * (1 - share) for share in (seen.estimate, seen.upper, seen.lower))
     assert f"it lost {lost:.1f} % ({least:+.1f} % to {most:+.1f} %), where 1 % may be claimed" in PAGE
+
+
+def test_with_more_nights_it_is_told_by_as_little_as_the_page_says() -> None:
+    two, three, four = (100 * (1 - open_night(quiet).upper) for quiet in (2, 3, 4))
+    assert 0 < two < three < four
+    assert f"is {two:.2f} %, {three:.2f} % and {four:.2f} % with two, three and four nights" in PAGE
 
 
 def test_the_table_of_phases_is_the_recordings() -> None:

@@ -9,7 +9,19 @@ import pytest
 
 from fixtures import rehearsal
 from fixtures.engine.drill import DrillError
-from fixtures.report.rehearsed import BEGIN, END, Concluded, Record, Rehearsed, from_json, markdown, placed, to_json
+from fixtures.report.rehearsed import (
+    BEGIN,
+    END,
+    Concluded,
+    Record,
+    RecordError,
+    Rehearsed,
+    from_json,
+    markdown,
+    placed,
+    to_json,
+)
+from fixtures.results import ResultsError
 from tests.kit.suite import Suite
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -109,7 +121,7 @@ def test_the_table_takes_its_place_in_a_document_and_again() -> None:
     once = placed(text, RECORD)
     assert once == f"before\n{BEGIN}\n{markdown(RECORD)}\n{END}\nafter\n"
     assert placed(once, RECORD) == once
-    with pytest.raises(ValueError, match="the document needs the lines"):
+    with pytest.raises(RecordError, match="the document needs the lines"):
         placed("no marks", RECORD)
 
 
@@ -144,11 +156,90 @@ def test_more_nights_without_a_fault_than_there_are_or_none_at_all_are_refused(
     assert "'0' isn't a number of nights, 1 or more" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("injected", "undecided", "worth"),
+    [
+        ("slow-verify=1%", {2: ("cycle time",)}, "undecided"),
+        ("slow-verify=1%", {0: ("cycle time",)}, "missed"),
+        ("slow-baseline=9%", {0: ("cycle time",)}, "undecided"),
+        ("slow-baseline=9%", {2: ("cycle time",)}, "missed"),
+        ("none", {0: ("cycle time",)}, "right"),
+    ],
+)
+def test_a_fault_without_an_alarm_is_missed_unless_the_server_to_blame_is_left_open(
+    injected: str, undecided: dict[int, tuple[str, ...]], worth: str
+) -> None:
+    assert Rehearsed(injected, {}, undecided).worth == worth
+
+
+def nights_of(document: str) -> list[rehearsal.Night]:
+    return list(rehearsal.kept((ROOT / RECORDED[document]).parent, 2))
+
+
 def test_nights_that_differ_are_no_reference_together() -> None:
-    nights = list(rehearsal.kept((ROOT / RECORDED["docs/h200.md"]).parent, 2))
+    nights = nights_of("docs/h200.md")
     wrong = next(night for night in nights if night.injected.startswith("wrong-layers"))
-    with pytest.raises(DrillError, match="the nights without a fault differ"):
+    with pytest.raises(DrillError, match=r"verify counts \(2 steps\) aren't in number 2 what they were before"):
         rehearsal.together([nights[0], wrong])
+
+
+def test_a_plain_server_that_stayed_up_is_one_boot_of_the_reference() -> None:
+    quiet = [night for night in nights_of("docs/h200-one-percent.md") if night.injected == "none"]
+    assert {d: len(depth.boots) for d, depth in rehearsal.together(quiet).depths.items()} == {0: 1, 2: 4}
+
+
+def test_the_nights_without_a_fault_come_first_and_a_copy_of_one_is_still_a_night() -> None:
+    nights = nights_of("docs/h200-one-percent.md")
+    nights[2] = nights[0]
+    order = [night.injected for night in rehearsal.quiet_first(nights, 3)]
+    assert (order[:3], len(order)) == (["none"] * 3, len(nights))
+    assert order[3:] == ["slow-verify=1%", "slow-verify=3%", "slow-verify=1%", "none", "slow-verify=1%"]
+
+
+def test_a_reference_of_all_nights_leaves_nothing_to_judge_and_is_refused() -> None:
+    with pytest.raises(ResultsError, match="no night is left to be judged"):
+        rehearsal.quiet_first(nights_of("docs/h200.md")[:1], 1)
+
+
+def test_a_larger_reference_without_drills_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="--quiet makes a reference for drills"):
+        rehearsal.main(["--quiet", "2", "--into", str(tmp_path / "record.json")])
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"nights": [{"injected": "none", "alarms": {}}]}'], ids=len)
+def test_a_record_that_is_none_of_this_version_says_what_to_do(tmp_path: Path, text: str) -> None:
+    record, document = tmp_path / "record.json", tmp_path / "page.md"
+    record.write_text(text, encoding="utf-8")
+    document.write_text(f"{BEGIN}\n{END}\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match="isn't one of this version's: judge its nights again"):
+        rehearsal.main(["--into", str(record), "--document", str(document)])
+    assert document.read_text(encoding="utf-8") == f"{BEGIN}\n{END}\n"
+
+
+def test_a_document_without_the_marks_is_refused_before_anything_is_judged(tmp_path: Path) -> None:
+    (document := tmp_path / "page.md").write_text("no marks", encoding="utf-8")
+    folder, into = (ROOT / RECORDED["docs/h200.md"]).parent, tmp_path / "record.json"
+    words = ["--again", str(folder), "--profile", "h200-llama8b-shape", "--into", str(into)]
+    with pytest.raises(SystemExit, match="the document needs the lines"):
+        rehearsal.main([*words, "--document", str(document)])
+    assert not into.exists()
+
+
+def test_a_missing_record_is_named(tmp_path: Path) -> None:
+    (document := tmp_path / "page.md").write_text(f"{BEGIN}\n{END}\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"missing\.json: No such file"):
+        rehearsal.main(["--into", str(tmp_path / "missing.json"), "--document", str(document)])
+
+
+def test_judging_again_makes_the_folder_of_the_record_and_says_of_each_night_what_came_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, into = (ROOT / RECORDED["docs/h200-one-percent.md"]).parent, tmp_path / "new/record.json"
+    rehearsal.main(["--again", str(folder), "--profile", "h200-llama8b-shape", "--into", str(into)])
+    assert into.exists()
+    said = capsys.readouterr().out.splitlines()
+    assert said[4] == "slow-verify=1%: undecided; alarm of nothing; left open: 2 steps: cycle time; concluded: nothing"
+    assert said[5] == "none: right; alarm of nothing; left open: nothing; concluded: nothing"
 
 
 def test_what_is_no_rehearsals_folder_is_refused(tmp_path: Path) -> None:
