@@ -97,6 +97,11 @@ def test_what_is_known_of_sessions_counts_instead_of_what_is_taken_for_granted()
     assert verdict(quiet).outcome is Outcome.FALLS_SHORT
 
 
+def test_as_many_verifies_for_other_tokens_are_other_counts() -> None:
+    first = replace(UNTUNED.samples[0], tokens=UNTUNED.samples[0].tokens - 1)
+    assert gain(1.0, samples=(first, *UNTUNED.samples[1:])).other_counts == ("p0",)
+
+
 def test_counts_and_texts_that_the_settings_changed_are_told_against_what_may_differ() -> None:
     first = replace(UNTUNED.samples[0], verifies=40, text_sha256="other", text="other")
     second = replace(UNTUNED.samples[1], text_sha256="another", text="another")

@@ -90,6 +90,17 @@ def test_the_json_carries_the_figures_beside_the_times(guest: Guest) -> None:
     }
 
 
+def test_without_a_common_prompt_there_is_no_ratio_and_the_json_stays_json(guest: Guest) -> None:
+    guest.measure(builders.measurement(2, (builders.sample("elsewhere"),)))
+    guest.run("--benchmark-json=out.json")
+
+    def refuse(word: str) -> float:
+        raise AssertionError(f"{word} isn't JSON")
+
+    content = json.loads((guest.pytester.path / "out.json").read_text(), parse_constant=refuse)
+    assert content["benchmarks"][1]["extra_info"]["ratio_to_baseline"] is None
+
+
 def test_the_json_says_what_its_seconds_are(guest: Guest) -> None:
     assert written(guest)["benchmarks"][0]["options"]["timer"] == "VirtualClock: seconds per output token"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -50,6 +51,13 @@ def test_a_stored_run_comes_back_with_its_figures_and_context(tmp_path: Path) ->
     assert (night.depth, night.when) == (2, "2026-11-29T03:00:00+00:00")
     assert (night.ratio, night.accept_length, night.cycle_ms) == pytest.approx((2.0, 2.0, 10.0))
     assert night.context["SGLang"] == "0.5.23"
+
+
+def test_a_night_without_a_ratio_keeps_its_other_figures(tmp_path: Path) -> None:
+    nothing = {**info(measurement(2)), "ratio_to_baseline": None}
+    (night,) = trend.read(store(tmp_path, run("2026-11-29T03:00:00+00:00", nothing))).nights
+    assert math.isnan(night.ratio)
+    assert night.accept_length == 2
 
 
 def test_nights_of_several_machines_folders_and_pythons_are_read_together(tmp_path: Path) -> None:
