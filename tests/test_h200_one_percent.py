@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from fixtures import rehearsal
+from fixtures import drill_nights, rehearsal
 from fixtures.analysis.measurement import Measurement
 from fixtures.analysis.verdicts import Outcome, Verdict
 from fixtures.report.recorded import phases_table
@@ -18,7 +18,7 @@ from fixtures.report.rehearsed import QUIET, Record, from_json
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "perf/recordings/h200/2026-11-30-one-percent"
 PAGE = (ROOT / "docs/h200-one-percent.md").read_text(encoding="utf-8")
-NIGHTS = list(rehearsal.kept(FOLDER, 2))
+NIGHTS = list(drill_nights.kept(FOLDER, 2))
 DRILLS = ("slow-verify=1%", "slow-verify=3%", QUIET)
 
 
@@ -43,7 +43,7 @@ def open_night(quiet: int) -> Verdict:
     """Of the night that a single one without a fault leaves open, against so many."""
     words = ["--again", str(FOLDER), "--profile", "h200-llama8b-shape", "--into", "unwritten"]
     day = rehearsal.opened(rehearsal.parser().parse_args(words))
-    day.judging.reference = rehearsal.together([n for n in NIGHTS if n.injected == QUIET][:quiet])
+    day.judging.reference = drill_nights.together([n for n in NIGHTS if n.injected == QUIET][:quiet])
     gate = day.judging.gate(NIGHTS[5].plain)
     assert gate
     return gate.cycle_time(NIGHTS[5].tonight()[2])

@@ -29,10 +29,16 @@ def test_phases_are_told_of_each_depth_and_not_of_what_it_was_compared_with(tmp_
     assert lines[2:] == ["| night | 2 | none | 0.324 | 5.317 | 0.392 | 0.031 | 6.065 |"]
 
 
-def test_nothing_recorded_makes_no_table_and_no_folder_is_said_to_be_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recorded.main(tmp_path)
-    assert not capsys.readouterr().out.strip()
+def test_a_folder_with_nothing_to_tell_and_a_file_that_is_no_measurement_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="there is no measurement"):
+        recorded.main(tmp_path)
     with pytest.raises(SystemExit, match="missing: there is no such folder"):
         recorded.main(tmp_path / "missing")
+    (tmp_path / "depth-2.json").write_bytes(b"\xff")
+    with pytest.raises(SystemExit, match=r"depth-2\.json: .*decode"):
+        recorded.main(tmp_path)
+    (tmp_path / "depth-2.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"depth-2\.json: not a measurement"):
+        recorded.main(tmp_path)
+    with pytest.raises(SystemExit, match=r"depth-2\.json: is a file"):
+        recorded.main(tmp_path / "depth-2.json")

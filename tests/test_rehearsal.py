@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fixtures import rehearsal
+from fixtures import drill_nights, rehearsal
 from fixtures.engine.drill import DrillError
 from fixtures.report.rehearsed import (
     BEGIN,
@@ -172,33 +173,33 @@ def test_a_fault_without_an_alarm_is_missed_unless_the_server_to_blame_is_left_o
     assert Rehearsed(injected, {}, undecided).worth == worth
 
 
-def nights_of(document: str) -> list[rehearsal.Night]:
-    return list(rehearsal.kept((ROOT / RECORDED[document]).parent, 2))
+def nights_of(document: str) -> list[drill_nights.Night]:
+    return list(drill_nights.kept((ROOT / RECORDED[document]).parent, 2))
 
 
 def test_nights_that_differ_are_no_reference_together() -> None:
     nights = nights_of("docs/h200.md")
     wrong = next(night for night in nights if night.injected.startswith("wrong-layers"))
     with pytest.raises(DrillError, match=r"verify counts \(2 steps\) aren't in number 2 what they were before"):
-        rehearsal.together([nights[0], wrong])
+        drill_nights.together([nights[0], wrong])
 
 
 def test_a_plain_server_that_stayed_up_is_one_boot_of_the_reference() -> None:
     quiet = [night for night in nights_of("docs/h200-one-percent.md") if night.injected == "none"]
-    assert {d: len(depth.boots) for d, depth in rehearsal.together(quiet).depths.items()} == {0: 1, 2: 4}
+    assert {d: len(depth.boots) for d, depth in drill_nights.together(quiet).depths.items()} == {0: 1, 2: 4}
 
 
 def test_the_nights_without_a_fault_come_first_and_a_copy_of_one_is_still_a_night() -> None:
     nights = nights_of("docs/h200-one-percent.md")
     nights[2] = nights[0]
-    order = [night.injected for night in rehearsal.quiet_first(nights, 3)]
+    order = [night.injected for night in drill_nights.quiet_first(nights, 3)]
     assert (order[:3], len(order)) == (["none"] * 3, len(nights))
     assert order[3:] == ["slow-verify=1%", "slow-verify=3%", "slow-verify=1%", "none", "slow-verify=1%"]
 
 
 def test_a_reference_of_all_nights_leaves_nothing_to_judge_and_is_refused() -> None:
     with pytest.raises(ResultsError, match="no night is left to be judged"):
-        rehearsal.quiet_first(nights_of("docs/h200.md")[:1], 1)
+        drill_nights.quiet_first(nights_of("docs/h200.md")[:1], 1)
 
 
 def test_a_larger_reference_without_drills_is_refused(tmp_path: Path) -> None:
@@ -240,6 +241,78 @@ def test_judging_again_makes_the_folder_of_the_record_and_says_of_each_night_wha
     said = capsys.readouterr().out.splitlines()
     assert said[4] == "slow-verify=1%: undecided; alarm of nothing; left open: 2 steps: cycle time; concluded: nothing"
     assert said[5] == "none: right; alarm of nothing; left open: nothing; concluded: nothing"
+
+
+def judged_again(folder: Path, *words: str) -> None:
+    into = str(folder.parent / "again.json")
+    rehearsal.main(["--again", str(folder), "--profile", "h200-llama8b-shape", "--into", into, *words])
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A rehearsal's nights, to be spoilt."""
+    return Path(shutil.copytree((ROOT / RECORDED["docs/h200-one-percent.md"]).parent, tmp_path / "nights"))
+
+
+def test_a_night_of_no_rehearsal_among_the_others_is_named(copied: Path) -> None:
+    shutil.copy(ROOT / "perf/recordings/h200/2026-11-30-engine-only/depth-2.json", copied / "04-slow-verify")
+    with pytest.raises(
+        SystemExit, match=r"04-slow-verify: no night of a rehearsal, but the engine alone, acceptance is"
+    ):
+        judged_again(copied)
+    shutil.copy(ROOT / "perf/recordings/h200/2026-11-30-fourth-gpu/depth-2.json", copied / "04-slow-verify")
+    with pytest.raises(
+        SystemExit, match=r"04-slow-verify: no night of a rehearsal, but a night's; judge it with --perf-"
+    ):
+        judged_again(copied)
+
+
+def test_nights_of_several_profiles_are_refused(copied: Path) -> None:
+    night = copied / "04-slow-verify/depth-2.json"
+    text = night.read_text(encoding="utf-8").replace('"profile": "h200-llama8b-shape"', '"profile": "another"')
+    night.write_text(text, encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"measured with the profile another; name that one \(--profile\)"):
+        judged_again(copied)
+
+
+def test_a_broken_night_is_to_be_fetched_again_and_not_to_be_removed(copied: Path) -> None:
+    (copied / "03-none/depth-2.json").write_text('{"schema": 1', encoding="utf-8")
+    with pytest.raises(SystemExit) as refused:
+        judged_again(copied)
+    assert "03-none/depth-2.json: not a measurement" in str(refused.value)
+    assert str(refused.value).endswith("Fetch the file again from where the rehearsal was made.")
+
+
+def test_another_depth_than_the_nights_have_is_refused_with_those_that_are_there(copied: Path) -> None:
+    with pytest.raises(SystemExit, match=r"has depth-3\.json \(--depth 3\), .* there is of depth: 0, 2"):
+        judged_again(copied, "--depth", "3")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--again", "there", "none"], "--again judges the nights that lie there, so name no drills"),
+        (["--again", "there", "--passes", "1", "--alternate"], "leave --passes, --alternate out"),
+        (["--again", "there"], "there: there is no such folder; give the results folder"),
+        ([], "nothing is asked for: name drills"),
+        (["none", "--into", "page.md"], r"--into page\.md: the record is JSON"),
+        (["none", "--into", "folder.json"], r"--into folder\.json: is a folder; name a file"),
+        (["none", "--into", "file/record.json"], r"--into file/record\.json: no folder for it: File exists"),
+        (["none", "--document", "binary"], "binary: isn't text: .*decode"),
+        (["none", "--document", "file"], "file: the document needs the lines"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_what_can_not_be_is_refused_in_a_sentence_before_anything_boots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "file").write_text("no marks", encoding="utf-8")
+    (tmp_path / "binary").write_bytes(b"\xff")
+    with pytest.raises(SystemExit, match=told):
+        rehearsal.main(["--profile", "cpu-tiny", "--into", "record.json", *words])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["binary", "file", "folder.json"]
 
 
 def test_what_is_no_rehearsals_folder_is_refused(tmp_path: Path) -> None:
